@@ -89,7 +89,7 @@ def read_events(lines: Iterable[str]) -> BuildEvents:
         options += (str(option)[:_LONGEST] for option in added)
         metrics = _runner_counts(event) or metrics
         build = _with_metrics(build, event)
-        # The end of a text: that is where the figures stand.
+        # Only the end of the text is read, because the figures are there.
         texts.extend(text[-_LONGEST:] for text in _output_texts(event))
     counts = metrics or _last_process_counts(texts)
     return _with_output(_with_counts(build, counts, options), texts)
@@ -105,9 +105,9 @@ def read_output(lines: Iterable[str]) -> BuildEvents:
 
 
 def _with_counts(build: BuildEvents, counts: Mapping[str, int], options: Iterable[str]) -> BuildEvents:
-    # `total` counts everything, `internal` Bazel's own actions: neither names a runner.
+    # `total` counts all actions and `internal` Bazel's own actions, so neither is a runner.
     totals = {"total", "internal"}
-    # `disk cache hit`, `remote cache hit`: versions differ in what they tell apart.
+    # Bazel versions differ in the kinds of hits that they report, such as `disk cache hit` and `remote cache hit`.
     hits = {name: count for name, count in counts.items() if "cache hit" in name}
     runners = {name: count for name, count in counts.items() if name not in {*hits, *totals}}
     if not hits and not runners and not counts:
@@ -117,10 +117,10 @@ def _with_counts(build: BuildEvents, counts: Mapping[str, int], options: Iterabl
 
 
 def _sources(hits: Mapping[str, int], options: list[str]) -> dict[str, int]:
-    """Return the hits by where they came from.
+    """Return the number of hits by cache.
 
-    Older Bazels call a hit in the disk cache a `remote cache hit` too. If both caches were in use, and no hit was
-    named after the disk cache, nobody can tell which cache it was.
+    Older Bazels call a hit in the disk cache a `remote cache hit` too. If both caches were in use and no hit names
+    the disk cache, the cache is unknown.
     """
     disk, remote = any(map(_DISK.match, options)), any(map(_REMOTE.match, options))
     disk_is_named = any("disk" in name for name in hits)
@@ -167,7 +167,7 @@ def _with_metrics(build: BuildEvents, event: Mapping[str, Any]) -> BuildEvents:
 
 
 def _output_texts(event: Mapping[str, Any]) -> Iterator[str]:
-    """Yield Bazel's output as the event repeats it, and the closing logs in the form in which Bazel prints them."""
+    """Yield Bazel's output from the event, and the closing logs in the format of Bazel's own output."""
     if text := _value_at(event, "progress", "stderr"):
         yield str(text)
     for log in _as_list(_value_at(event, "buildToolLogs", "log")):

@@ -1,6 +1,6 @@
 """Explain a cold cache: the differences between two builds that make actions miss the cache. Pure.
 
-Two records are compared, with the files that are kept beside them (`kept_inputs`). An older record may lack some of
+Two records are compared, together with the files stored beside them (`kept_inputs`). An older record may lack some of
 them. The report lists the parts that were not compared.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from tfdock.errors import joined
 
 INPUTS_SCHEMA = "tfdock.inputs/1"
-_NAMED = 3  #: Names of a kind that are listed one by one.
+_NAMED = 3  #: The most names of a kind that are listed one by one.
 # The parts of a build id that name a source: the hash of a checkout, and the hash of patches.
 _SOURCE_WORDS = re.compile(r"\.src[0-9a-f]{8}|-p[0-9a-f]{8}(?=-)")
 _PATCHES = "tfdock/patches/"
@@ -28,7 +28,7 @@ _HASH = 16  #: Hexadecimal digits kept of a hash: enough to tell two contents ap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputDifference:
-    """One thing that differs from the last build."""
+    """One difference from the last build."""
 
     kind: str  #: What kind of thing.
     text: str  #: The difference in words.
@@ -37,7 +37,7 @@ class InputDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """The inputs of a build. A field is None if its record does not say.
+    """The inputs of a build. A field is None if its record lacks the value.
 
     `toolchain` are the lines of the image's toolchain file. `context` and `files` (of a local checkout) map paths to
     the hashes of their contents.
@@ -60,7 +60,7 @@ class Inputs:
 class CacheMissReport:
     """The comparison of a build with the last one."""
 
-    since: Mapping[str, str] | None = None  #: The build that it was compared with; null without one.
+    since: Mapping[str, str] | None = None  #: The build used for the comparison; null without one.
     sentences: tuple[str, ...] = ()  #: The answer in words.
     differences: tuple[InputDifference, ...] = ()  #: What differs.
     not_compared: tuple[str, ...] = ()  #: The parts that could not be compared.
@@ -143,7 +143,7 @@ def differences(before: Inputs, after: Inputs) -> Iterator[InputDifference]:
     yield from _variable_differences(before.environment, after.environment)
     if before.context is not None and after.context is not None:
         yield from _context_differences(before, after, before.context, after.context)
-    # Last: it follows from the differences above, and says what they mean.
+    # Last, because it results from the differences above and explains their effect.
     if before.toolchain_key != after.toolchain_key:
         text = (
             f"toolchain key {before.toolchain_key} -> {after.toolchain_key}: another disk cache, which shares nothing"
@@ -203,7 +203,7 @@ def _source_differences(before: Inputs, after: Inputs) -> Iterator[InputDifferen
 
 
 def _describe_files(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Return which files changed, came or went: `a.cc and 3 more changed; b.cc was added`."""
+    """Return the changed, added and removed files: `a.cc and 3 more changed; b.cc was added`."""
     changed = sorted(path for path in before if path in after and before[path] != after[path])
     added, removed = sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys())
     parts = [
@@ -222,13 +222,13 @@ def _list_names(names: Sequence[str]) -> str:
 
 def _option_differences(kind: str, before: Sequence[str], after: Sequence[str]) -> Iterator[InputDifference]:
     removed, added = (
-        # Not sets: a flag such as `--copt` may stand there twice, and lose one of the two.
+        # Not sets: a flag such as `--copt` may occur twice, and one of the two may be removed.
         list((Counter(before) - Counter(after)).elements()),
         list((Counter(after) - Counter(before)).elements()),
     )
     for old in removed:
         same_option = [new for new in added if _option(new) == _option(old)]
-        # A pair only where no other flag could be meant.
+        # Pair two flags only if the match is unique.
         if len(same_option) == 1 and [_option(flag) for flag in removed].count(_option(old)) == 1:
             added.remove(same_option[0])
             yield InputDifference(kind=kind, text=f"`{old}` -> `{same_option[0]}`")
@@ -260,7 +260,7 @@ def _variable_differences(before: Mapping[str, str], after: Mapping[str, str]) -
 def _context_differences(
     before: Inputs, after: Inputs, old: Mapping[str, str], new: Mapping[str, str]
 ) -> Iterator[InputDifference]:
-    # The file repeats the variables, which are listed one by one.
+    # Skip the file: it repeats the variables, which are listed one by one.
     skipped = {_ENVIRONMENT} if before.environment != after.environment else set()
     # Its first line names the build.
     skipped |= {"Dockerfile"} if before.build_id != after.build_id else set()

@@ -1,7 +1,7 @@
 """Read Bazel's JSON trace profile (`--profile`): which action ran when, where, and from which cache. Pure.
 
 Bazel has written two shapes: a list, and an object with `traceEvents`. Both have one event a line and are read line
-by line, because a profile of TensorFlow is too large for memory. A profile that was cut off gives the events it has.
+by line, because a profile of TensorFlow is too large for memory. A truncated profile yields its complete events.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PATH_NAME = re.compile(r"action '(.*)'$")
 _MERGED = re.compile(r"merged \d+ events")
 _MICRO = 1_000_000
 _NAME = 300  #: The most characters of a name, because rules choose the names and the record has them.
-#: Kinds of actions, and steps of the critical path, that are kept: they go into the record too.
+#: The most kinds of actions, and steps of the critical path, to store: the record has them too.
 _MNEMONICS, _STEPS = 200, 300
 #: Events that are read. A container may have written the profile, and the events are held in memory.
 _MOST = 1_000_000
@@ -114,7 +114,7 @@ def _actions(rows: list[tuple[int, int, int, str, str]], marks: Mapping[int, lis
             start=start / _MICRO,
             seconds=took / _MICRO,
             lane=lanes.setdefault(thread, len(lanes)),
-            # An executed action asked the cache first, so a question to the cache alone means a hit.
+            # An executed action also queries the cache first, so a query without execution means a hit.
             how="executed" if ran else "cached" if inner else "own",
             mnemonic=mnemonic or (ran.name if ran else ""),
         )

@@ -53,7 +53,7 @@ class CompileResult:
 def fetch_downloads(run: BuildRun, image: ImageResult) -> None:
     """Run the fetch phase; retry once, with more heap or fewer jobs, if memory ran out.
 
-    Builds fetch one after the other, because Bazels that fill the same cache disturb each other.
+    Builds fetch one after the other: several Bazels that fill one cache disturb each other.
     """
     waiting = run.supervisor.waiting("fetch", "fetches into the same cache")
     lock = run.session.cache.root / "locks" / "repository"
@@ -65,7 +65,7 @@ def fetch_downloads(run: BuildRun, image: ImageResult) -> None:
             check_writable(repository, 3)
         _unpack_external(run, image)
         _put_source_archives(run, image, repository)
-        # It outlives a tfdock that is killed before it has looked: the next fetch looks at what that one left too.
+        # The file remains if tfdock is killed before the check. The next fetch then also checks those downloads.
         unchecked = run.folders.own / "unchecked" if own else lock.with_suffix(".unchecked")
         began, attempt = unchecked_since(unchecked), run
         try:
@@ -81,15 +81,15 @@ def fetch_downloads(run: BuildRun, image: ImageResult) -> None:
             if error.problems[0].code in ("fetch-failed", "download-failed"):
                 _name_lost_archive(run, image, error)
             raise
-        # Also after a failed fetch: what it left would be there for the next build.
+        # Also check after a failed fetch: the next build would use its downloads.
         finally:
-            # On an engine elsewhere the host cannot look; Bazel checks each entry before it uses it.
+            # The host cannot check files on a remote engine; Bazel checks each entry before use.
             if run.session.engine_info.local:
                 for name in remove_changed_downloads(repository, began):
                     why = "it holds more than fetches leave" if name == EVERYTHING else "it does not match its name"
                     message = f"removed {name} from the repository cache: {why}"
                     run.tell(str(Problem("repository-cache-changed", message)))
-            # Only now: until here, a kill leaves the file, and the next fetch looks again.
+            # Remove the file only now: after a kill before this point, the next fetch checks again.
             unchecked.unlink()
 
 
@@ -97,11 +97,11 @@ def _put_source_archives(run: BuildRun, image: ImageResult, repository: Path) ->
     """Put archives whose own addresses are dead into the repository cache, before Bazel asks for them."""
     mirror, check = run.session.settings.archives, partial(run.supervisor.check, "fetch")
     rows = source_archives_of(run.session.knowledge, run.plan.resolution.release)
-    # Nobody is known to have an archive without an address. A bundle has them all: it was made by a fetch.
+    # Nobody is known to have an archive without an address. A bundle already has these archives: a fetch made it.
     rows = tuple(row for row in rows if addresses(row, mirror))
     if not rows or run.request.inputs:
         return
-    # Here, not above: few releases have such archives, and no other build downloads anything itself.
+    # Imported here: only a few releases have such archives, and other builds download nothing themselves.
     from tfdock.bazel.cache.archive_download import download, has_archive
 
     is_local, folder = run.session.engine_info.local, run.folders.own / "archives"
@@ -147,11 +147,11 @@ def _name_lost_archive(run: BuildRun, image: ImageResult, failure: TfdockError) 
 
 
 def _sum_in_source(run: BuildRun, image: ImageResult, url: str) -> str:
-    """Return the sum that the source in the image gives an address; empty if it cannot be found."""
+    """Return the sha256 for an address in the image's source; empty if it is not found."""
     script = f'cd {SOURCE} && grep -rhF -B20 -A20 {_RULES} -e "$0" . | head -c {_MOST_RULES} >{STAGING}/rules'
     expected = ExpectedFiles(pattern="rules", size=_MOST_RULES)
     spec = container_beside(run, image, "rules", ("/bin/sh", "-c", script, url), expected)
-    # The failed download is the error to tell, whatever happens here.
+    # Report the failed download, whatever happens here.
     with suppress(TfdockError, OSError):
         run_container(run, spec, "fetch", "the sum of an archive")
         return sum_beside((run.folders.results / "rules").read_text("utf-8", "replace"), url)
@@ -181,11 +181,11 @@ def compile_wheel(run: BuildRun, image: ImageResult) -> CompileResult:
     """Run the compile phase; retry once, with half the jobs and from the cache, if memory ran out."""
     with run.phase("compile"):
         session = run.session
-        # Asked again: other builds may have ended, or begun, since this one did.
+        # Compute the share again: other builds may have ended or started meanwhile.
         attempt = replace(run, plan=session.fitted(run.plan, run.supervisor.listen))
         disk = run.disk_cache(image.toolchain)
         disk.note_build(run.plan.build_id)
-        # A domain reads the cache of `release` as well, so that the build is cold only if both are empty.
+        # A domain also reads the cache of `release`, so the build is cold only if both caches are empty.
         caches = [cache for cache in (disk, disk.release) if cache]
         cache_was_empty = session.engine_info.local and all(cache.is_empty() for cache in caches)
         attempts: list[Mapping[str, Any]] = []
@@ -198,7 +198,7 @@ def compile_wheel(run: BuildRun, image: ImageResult) -> CompileResult:
                     raise
                 attempts.append(_attempt_row(attempt.plan, error.problems[0].message))
                 attempt = _with_less(attempt, error, "compiling")
-                # Nothing that the killed attempt left may count as a result of the second.
+                # Remove the results of the killed attempt, so that they do not count for the second attempt.
                 run.folders.container_results.remove()
         attempts.append(_attempt_row(attempt.plan, "well"))
         return CompileResult(attempts=tuple(attempts), cache_was_empty=cache_was_empty, remote=remote)

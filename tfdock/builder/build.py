@@ -52,10 +52,10 @@ def build(session: BuildSession, request: BuildRequest, listen: events.Listener)
     # First: the lock of the build lies in the wheelhouse, and here an unusable folder gets its own message.
     make_folder(house.root)
     with _file_errors(session), house.locked(plan.build_id):
-        # Asked under the lock: a tfdock that held it until now may have made this very wheel.
+        # Check under the lock: the previous holder may have made this very wheel.
         if done := _found_or_pulled(session, request, listen):
             return done
-        # Only where something is to be built: what the wheelhouse would refuse after it is refused now.
+        # Only if a build is needed: refuse now what the wheelhouse would refuse after the build.
         house.check_early(plan.build_id, plan.fingerprint, plan.trust.name)
         plan = session.fitted(plan, listen)
         engine, info = session.engine, session.engine_info
@@ -87,7 +87,7 @@ def _found_or_pulled(session: BuildSession, request: BuildRequest, listen: event
     done = None if request.force else session.up_to_date(request.prepared)
     if done or request.force or request.inputs or not (session.pulls and session.settings.registries):
         return done
-    # Here, not above: a build without registries needs no module that knows images.
+    # Imported here: a build without registries does not need the image module.
     from tfdock.builder import prebuilt
 
     plan = request.prepared.plan
@@ -163,7 +163,7 @@ def pins(session: BuildSession, request: BuildRequest, listen: events.Listener) 
     make_folder(session.wheelhouse.root)
     with _file_errors(session):
         plan = request.prepared.plan
-        # Only room for the image: nothing is compiled, so memory and GPU drivers do not matter.
+        # Check only disk space for the image: nothing is compiled, so memory and GPU drivers do not matter.
         _tell_checks(doctor.before_image(plan, session.settings, session.engine, session.engine_info), listen)
         with _run(session, request, plan, listen) as run:
             return make_image(run).installed
@@ -198,7 +198,7 @@ def _source_refs(run: BuildRun) -> tuple[str | None, ...]:
 
 
 def _leave_source(run: BuildRun, number: int, error: TfdockError) -> None:
-    """Leave the `number`-th source ref after a failure that the next one may not have; else raise it."""
+    """Skip the `number`-th source ref if the next ref may avoid its failure; otherwise raise the error."""
     refs, code = _source_refs(run), error.problems[0].code
     compiles_not = code == "compile-failed" and run.plan.resolution.source.leaves_failed_compile
     if number == len(refs) or not (compiles_not or code in _OF_THE_SOURCE):
@@ -206,7 +206,7 @@ def _leave_source(run: BuildRun, number: int, error: TfdockError) -> None:
     does = "does not compile" if compiles_not else "does not work"
     reason = error.problems[0].message.partition("\n")[0]
     run.tell(f"source {refs[number - 1]} {does} ({reason}); trying {refs[number]}")
-    # Its results are not those of the next one.
+    # Its results do not count for the next ref.
     run.folders.container_results.remove()
 
 
@@ -230,16 +230,16 @@ def _run(
     listen: events.Listener,
     expected: PhaseEstimate | None = None,
 ) -> Iterator[BuildRun]:
-    """Give a run. The journal knows it while it lives, and it is cleaned up when it ends or fails."""
+    """Give a run. The journal lists the run until it ends; then the run is cleaned up, also after a failure."""
     settings, engine, info = session.settings, session.engine, session.engine_info
-    # First: a container that a killed run left may still write to the caches that this run uses.
+    # Clean up first: a container of a killed run may still write to this run's caches.
     clean_up_killed_runs(engine, info, settings, listen)
     name = request.run
     own, staged = session.cache.run_folder(name), session.wheelhouse.staging(name)
     entry = journal.RunEntry(run=name, build_id=plan.build_id, staging=str(staged), output=str(own), engine=info.id)
     log_path = session.log_path(request)
     log_path.parent.make()
-    # For the owner alone: other users must not reach what containers leave there.
+    # Private to the owner: other users must not reach files of the containers.
     session.wheelhouse.make_staged()
     # Unbuffered: a full disk is noticed in the phase that fills it, not when the log is closed.
     with ExitStack() as locks, journal.running(settings.state_dir, entry), log_path.create() as log:
@@ -260,7 +260,7 @@ def _run(
             if plan.trust.shared:
                 message = f"this build writes to the cache of `release`: {'; '.join(plan.trust.reasons)}"
                 listen(events.Notice(text=str(Problem("trust-shared", message))))
-            # Held until the run ends: nobody may empty the cache below its containers.
+            # Held until the run ends, so that nobody empties the cache while its containers use it.
             locks.enter_context(session.cache.in_use(waiting=supervisor.waiting("image", "uses the cache alone")))
             run = BuildRun(
                 session=session,
@@ -280,8 +280,8 @@ def _run(
             # Before the cleanup, which may fail as well: the document says why the run ended.
             document.failed(error)
             kept = _keeps_output(session, error, folders)
-            # The first error is the one to report; the journal keeps what cannot be cleaned now. An engine that
-            # does not answer is not asked to clean up: that would take minutes.
+            # Report the first error; the journal lists everything that could not be cleaned up. Skip the cleanup on
+            # an engine that does not answer: it would take minutes.
             if not isinstance(error, EngineError) or engine.ping():
                 with suppress(TfdockError, OSError):
                     journal.clean_own_run(settings.state_dir, entry, engine, keep_output=kept)

@@ -43,7 +43,7 @@ from tfdock.types import ExpectedFiles, Mount
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRun:
-    """One plan on its way to a wheel. `plan` is the request's plan, within what the machine has.
+    """The run of one plan, up to the wheel. `plan` is the request's plan, within what the machine has.
 
     An attempt with other limits is `replace(run, plan=…)`: only the plan changes.
     """
@@ -59,7 +59,8 @@ class BuildRun:
     expected: PhaseEstimate | None = None
     #: Seconds of each phase, also of failed ones; a phase that ran twice has its last time.
     seconds: dict[str, float] = field(default_factory=dict)
-    #: The folders of a Bazel without a disk cache, one for each source ref that was tried, until there is a wheel.
+    #: The output bases for a Bazel without a disk cache, one for each source ref tried. They exist until there is a
+    #: wheel.
     resumable: list[RunFolders] = field(default_factory=list)
 
     @property
@@ -92,7 +93,10 @@ class BuildRun:
 
     @contextmanager
     def phase(self, phase: str) -> Iterator[None]:
-        """Announce a phase; its seconds go to `seconds`, and its errors name it, the log and the next command."""
+        """Announce a phase.
+
+        Its duration is added to `seconds`, and its errors name the phase, the log and the next command.
+        """
         session, build_id, listen = self.session, self.plan.build_id, self.supervisor.listen
         session.stop.check()
         # The errors of an earlier phase must not explain a failure of this one.
@@ -171,19 +175,19 @@ def phase_container(run: BuildRun, image: ImageResult, phase: Phase, *, network:
             replace(mount, source=image.overlay, kind="volume") if mount.target == DISK_CACHE else mount
             for mount in mounts
         )
-    # With a bundle nothing may come from a network, not even where there is one.
+    # With a bundle, nothing may come from a network, even if there is one.
     online = phase.network and not run.request.inputs if network is None else network
     connected_to = settings.network if online else "none"
     return ContainerSpec(
         name=f"tfdock-{run.name}-{phase.name}",
         image=image.id,
-        # The plan cannot have the key: the image that is made from the plan names its toolchain.
+        # The plan cannot have the key, which depends on the image built from the plan.
         command=tuple(word.replace("{toolchain}", image.toolchain) for word in phase.command),
         environment={
             **(run.proxies.variables if connected_to != "none" else {}),
             **CONTAINER_ENVIRONMENT,
             **plan.environment,
-            # phase.sh writes the run's name into the marker `done`, so that no other run's marker counts.
+            # phase.sh writes the run's name into the marker `done`, so markers of other runs do not count.
             "TFDOCK_RUN": run.name,
         },
         mounts=mounts,
@@ -208,7 +212,7 @@ def container_beside(
 ) -> ContainerSpec:
     """Return the container of another command instead of Bazel's compile phase. It has no disk cache.
 
-    It writes the results `leaves`, and reads the folder `given` of the host.
+    The container writes the results `leaves`, and reads the host folder `given`.
     """
     spec = phase_container(run, image, run.plan.compile)
     # No actions are needed here, and programs of the source run: they must not change cached results.
@@ -219,7 +223,7 @@ def container_beside(
 
 
 def run_container(run: BuildRun, spec: ContainerSpec, phase: str, title: str = "") -> Mapping[str, object] | None:
-    """Run a container to its end, and remove it; raise the error that explains a failed container.
+    """Run a container to its end, then remove it. Raise the error that explains a failure.
 
     Return the traffic with a remote cache and executor, which only the compile phase has.
     """
@@ -252,7 +256,7 @@ def _own_repository(run: BuildRun, mount: Mount) -> Mount:
     if repository is None or run.session.engine_info.local:
         return mount
     back = returned_repository(repository)
-    # A second container goes on from what the first one has sent back.
+    # A second container continues from the results of the first one.
     source = os.path.realpath(back if back.is_dir() else repository)
     return replace(mount, source=source, results=() if mount.read_only else (DOWNLOADS,), results_folder=str(back))
 

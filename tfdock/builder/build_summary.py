@@ -63,7 +63,7 @@ def summarize(record: Mapping[str, Any], traces: RunTraces, wheelhouse: Wheelhou
     inputs = cache_misses.kept_inputs(traces.toolchain, traces.context, traces.files)
     files = {"inputs": _compress(inputs)}
     files |= {"profile": _compress_file(traces.results / TOLD["profile"])} if profile.actions else {}
-    # Named after the run: a record that is replaced takes exactly its own files with it.
+    # Named after the run, so that a replaced record removes exactly its own files.
     kept = {kind: f"{traces.run}.{kind}.gz" for kind in files}
     figures = None
     if build.figures:
@@ -110,7 +110,7 @@ def _figures(build: BuildEvents, profile: TraceProfile) -> dict[str, Any]:
         "sources": dict(build.sources),
         "runners": dict(build.runners),
         "actions": build.actions,
-        # Without a profile the kinds are unknown, which is not the same as none.
+        # Without a trace profile the kinds are unknown, which is different from no kinds.
         "executed_by_mnemonic": profile.by_mnemonic if profile.actions else None,
         "critical_path": {
             "seconds": round(seconds, 3),
@@ -138,7 +138,7 @@ def _explain_misses(
     traces: RunTraces,
     wheelhouse: Wheelhouse,
 ) -> cache_misses.CacheMissReport:
-    # A pulled build has left nothing in the cache here.
+    # A pulled build has no entries in this machine's cache.
     own = (record for record in wheelhouse.records() if not wheelhouse.pulled_from(record))
     last = cache_misses.last_build(own, record["build_id"])
     before = None
@@ -154,14 +154,15 @@ def _explain_misses(
     )
 
 
-#: Most bytes of kept inputs, unpacked: as values they take thirty times as many. TensorFlow needs far less.
+#: The most bytes of stored inputs, unpacked: as Python values they take thirty times as many. TensorFlow needs far
+#: less.
 _MOST_KEPT = 16 << 20
 
 # --- files --------------------------------------------------------------------------------------------------------
 
 
 def load_inputs(folder: UntrustedPath, record: Mapping[str, Any]) -> object:
-    """Return the inputs that are kept beside a record; None if they are missing, damaged or too large."""
+    """Return the inputs stored beside a record; None if they are missing, damaged or too large."""
     name = kept_files(record).get("inputs")
     try:
         if not name:
@@ -169,7 +170,7 @@ def load_inputs(folder: UntrustedPath, record: Mapping[str, Any]) -> object:
         with (folder / name).open() as file:
             data = gzip.GzipFile(fileobj=file).read(_MOST_KEPT + 1)
         return parse(Any, data) if len(data) <= _MOST_KEPT else None
-    # Damage costs an explanation only: nothing read here may end a build after hours of work.
+    # Damaged inputs only lose an explanation: reading them must never fail a build after hours of work.
     except (OSError, EOFError, zlib.error, Malformed):
         return None
 

@@ -31,7 +31,7 @@ class NotRemoved:
 def find_leftovers(settings: Settings) -> list[Leftover]:
     """Return the leftovers of runs that ended, and paths in the journal that belong to no run.
 
-    A half-written file counts only while nobody holds the lock of its build. Raises OSError if journal or wheelhouse
+    A half-written file is removed only if no run holds the lock of its build. Raises OSError if journal or wheelhouse
     cannot be read, and ProfileError (`state-not-private`) where others can write to the journal.
     """
     runs, others = journal.killed_runs(settings.state_dir), journal.strange_paths(settings.state_dir)
@@ -71,10 +71,10 @@ def remove_leftover(leftover: Leftover, settings: Settings, engine: Engine, engi
 
 
 def _elsewhere(entry: journal.RunEntry, left: Sequence[journal.StrangePath]) -> NotRemoved:
-    """Return which folders of a run stay, and the command that removes them, if there is one."""
+    """Return the remaining folders of a run, and the command that removes them, if there is one."""
     places = {}
     for path in (stays.path for stays in left):
-        # Folders of runs have a fixed place below the wheelhouse and the cache, so that the path names the option.
+        # Run folders have a fixed place in the wheelhouse and the cache, so the path shows which option to use.
         if path.parts[-3:] == (".tfdock", "staging", entry.run):
             places["--wheelhouse"] = path.parents[2]
         elif path.parts[-2:] == ("output", entry.run):

@@ -55,7 +55,7 @@ def examine(
     *,
     fix: bool = False,
 ) -> Iterator[PreflightCheck]:
-    """Yield the checks of everything that a build needs, most important first; with plans (by file), for each plan.
+    """Yield the checks of a build's requirements, most important first; with plans (by file), for each plan.
 
     With `fix`, the leftovers of killed runs are removed.
     """
@@ -87,7 +87,7 @@ def before_build(
     """
     places = build_places(settings, info)
     if not _images_needed(places, plan, engine):
-        # An image that is there takes no more room, so that nothing is asked of the engine's disk.
+        # An existing image needs no further space, so the engine's disk is not checked.
         places = [folder for folder in places if folder.what != _IMAGES]
     # Drivers' tools can take seconds: a build for the CPU does not wait for them.
     host = local_host() if plan.resolution.accelerator.toolkit else Host()
@@ -99,12 +99,12 @@ def before_build(
 
 
 def engine_findings(info: EngineInfo, settings: Settings) -> list[PreflightCheck]:
-    """Return the checks of an engine that answers: whether it is new enough, and its missing features."""
+    """Return the checks of an engine that answers: its version and its missing features."""
     return [preflight.engine_check(info), *_abilities(info, settings)]
 
 
 def before_image(plan: BuildPlan, settings: Settings, engine: Engine, info: EngineInfo) -> list[PreflightCheck]:
-    """Return the warnings before only an image is made: of the engine, and whether there is disk space for it."""
+    """Return the warnings about the engine and its disk space before a command that only makes an image."""
     places = [folder for folder in build_places(settings, info) if folder.what == _IMAGES]
     checks = list(_abilities(info, settings))
     if _images_needed(places, plan, engine):
@@ -130,7 +130,7 @@ def _combined_error(checks: list[PreflightCheck]) -> TfdockError:
     # The problems that decide the exit code come first: readers act on the first.
     first = sorted(checks, key=lambda check: check.exit_code != code)
     kind = _ERRORS.get(ExitCode(code), EngineError)
-    # Memory and disk share an exit code; only the name of the check tells them apart.
+    # Memory and disk share an exit code; only the name of the check distinguishes them.
     if kind is DiskFull and first[0].name == "memory":
         kind = OutOfMemory
     return kind(*(check.problem for check in first))
@@ -176,7 +176,7 @@ def _ask_engine(engine: Engine) -> tuple[EngineInfo | None, PreflightCheck]:
 
 
 def _accelerators(settings: Settings, knowledge: KnowledgeBase | None) -> Iterable[Accelerator]:
-    # Here, not above: `tfdock check` needs only the folders of this module, and starts faster.
+    # Imported here: `tfdock check` needs only this module's folders, and so starts faster.
     from tfdock.knowledge import loader
 
     return (knowledge or loader.knowledge(settings.knowledge, settings.cache_dir)).accelerators.values()
@@ -216,14 +216,14 @@ def _devices(
 
 
 def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, fix: bool) -> Iterator[PreflightCheck]:
-    # Here, not above: `tfdock check` needs only the folders of this module, and no locks and engines.
+    # Imported here: `tfdock check` needs only this module's folders, not locks or engines.
     from tfdock.builder import cleanup
 
     check = partial(PreflightCheck, name="leftovers")
     warning = partial(check, code="run-left-behind", status=WARNING)
     try:
         left = cleanup.find_leftovers(settings)
-    # Without this, an unreadable folder would be reported twice, and end the other checks.
+    # Otherwise an unreadable folder would be reported twice, and would end the other checks.
     except OSError:  # the check of that folder reports it
         return
     except ProfileError as error:

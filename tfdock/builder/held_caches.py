@@ -1,7 +1,7 @@
 """Hold the caches that a build uses until it ends: its disk cache, or the output base of a Bazel that has none.
 
-A trust domain reads the cache of `release` below its own, through an overlay that the engine mounts. It writes only
-to its own: the kernel copies a file before it is changed.
+A trust domain reads the cache of `release` below its own, through an overlay that the engine mounts. The domain
+writes only to its own cache: the overlay copies a file before a change.
 
     <cache>/disk/<toolchain key>                   below: the cache of `release`, which nothing can change
     <cache>/disk/<toolchain key>-<domain>          above: what the domain's builds wrote
@@ -37,31 +37,30 @@ from tfdock.types import Mount
 LABEL = "io.tfdock.overlay"  #: Label of these volumes; its value is the name of the disk cache.
 # `,` ends a mount option, `:` a lower folder, and `\` escapes the next character.
 _SPECIAL = set(',:\\"')  #: Characters that mean something in the options of an overlay.
-# With `index=on` the kernel refuses an upper folder whose lower folder was made anew.
-#: A file above is always whole, so that the folder is a cache of its own where no overlay can be mounted.
+# With `index=on`, the kernel refuses an upper folder if its lower folder was recreated.
+#: Files in the upper layer are complete, so the upper folder also works as a cache without an overlay.
 _OPTIONS = "metacopy=off,redirect_dir=off,index=off"
 
 
 _MOST_REASONS = 8  #: Reasons of a trust domain that are noted beside its cache.
-#: A cache is copied only if this many times its size is free on its disk, because the build needs space too.
+#: A cache is copied only if its disk has this many times its size free, because the build needs space too.
 _ROOM = 3
 
 
 def hold_caches(run: BuildRun, image: ImageResult, *, compiles: bool) -> ImageResult:
-    """Hold the caches of a run with this image until the run ends; return the image with the volume that shows them.
+    """Hold the run's caches for this image until the run ends; return the image with the volume of the caches.
 
-    For a run that `compiles`, an empty disk cache starts as a copy of the cache of the same build without its last
-    patches.
+    If the run `compiles`, an empty disk cache is filled from the cache of the same build without its last patches.
     """
     resumable = _hold_output_base(run, image) if compiles else None
     return replace(image, overlay=_hold_disk_cache(run, image, compiles=compiles), resumable=resumable)
 
 
 def _hold_output_base(run: BuildRun, image: ImageResult) -> RunFolders | None:
-    """Hold and tell the output base in which a Bazel without a disk cache goes on where this build was interrupted.
+    """Hold and announce the output base. With it, a Bazel without a disk cache continues an interrupted build.
 
-    Only the same plan finds it, with the same commit and the same toolchain. None for other Bazels, and for an engine
-    that is elsewhere.
+    Only the same plan with the same commit and toolchain finds the output base. None for other Bazels, and for an
+    engine that is elsewhere.
     """
     bazel, cache = run.plan.resolution.bazel, run.session.cache
     if bazel_options(run.session.knowledge, bazel, "disk_cache", {"path": DISK_CACHE}):
@@ -83,14 +82,14 @@ def _hold_output_base(run: BuildRun, image: ImageResult) -> RunFolders | None:
 
 
 def _hold_disk_cache(run: BuildRun, image: ImageResult, *, compiles: bool) -> str:
-    """Hold the build's disk cache with others, until the run ends, so that nobody takes things out of it.
+    """Hold the build's disk cache with a shared lock until the run ends, so that no entries are removed.
 
-    Return the volume that shows it over the cache of `release`; empty where there is none.
+    Return the overlay volume over the cache of `release`; empty if there is none.
     """
     trust, key = run.plan.trust, image.toolchain
     disk, release = run.disk_cache(key), run.session.cache.disk(key)
     waiting = run.supervisor.waiting("image", f"has the disk cache {release.key} for itself")
-    # A domain reads the cache of `release` below its own, so that neither may be emptied meanwhile.
+    # A domain also reads the cache of `release`, so neither cache may be emptied meanwhile.
     run.locks.enter_context(release.held(alone=False, waiting=waiting))
     overlay = ""
     if not trust.is_release:
@@ -98,7 +97,7 @@ def _hold_disk_cache(run: BuildRun, image: ImageResult, *, compiles: bool) -> st
             _start_from_fewer_patches(run, disk)
         overlay = run.locks.enter_context(_over_release(run, image.id, disk, release))
     if run.session.engine_info.local:
-        # Bazel would keep nothing in a folder of another user, and compile everything again. Two levels: `ac/00`.
+        # Bazel stores nothing in a folder of another user, and would compile everything again. Two levels: `ac/00`.
         check_writable(disk.folder, 2)
     description = {**described_toolchain(image.toolchain_file), "base": str(run.plan.resolution.base)}
     before = disk.description().get("trust", {}).get("reasons", [])
@@ -111,9 +110,9 @@ def _hold_disk_cache(run: BuildRun, image: ImageResult, *, compiles: bool) -> st
 def _start_from_fewer_patches(run: BuildRun, disk: DiskCache) -> None:
     """Fill the empty cache of a domain from the cache of the same build with fewer patches, if there is one.
 
-    Nothing is filled where the cache is not on the engine's machine, where another run has it, or without the room.
+    Skipped if the cache is not on the engine's machine, another run uses it, or disk space is short.
     """
-    # A cache that is a link lies on another disk: a copy cannot take its place.
+    # A linked cache is on another disk, so a copy cannot replace it.
     if not run.session.engine_info.local or disk.folder.is_symlink():
         return
     for name in run.plan.trust.with_fewer_patches:
@@ -139,9 +138,9 @@ def _start_from_fewer_patches(run: BuildRun, disk: DiskCache) -> None:
 
 @contextmanager
 def _over_release(run: BuildRun, image: str, disk: DiskCache, release: DiskCache) -> Iterator[str]:
-    """Hold a domain's disk cache with others; give the volume that shows it over the one of `release`.
+    """Hold a domain's disk cache with a shared lock; return its overlay volume over the cache of `release`.
 
-    The name of the volume is empty where there can be no overlay; the run then prints the cost of that. The caller
+    The volume name is empty if no overlay is possible; the run then prints the cost. The caller
     holds the cache of `release`. A container of the image tries the volume. At the end of the domain's last run the
     volume is removed.
     """
@@ -160,13 +159,14 @@ def _over_release(run: BuildRun, image: str, disk: DiskCache, release: DiskCache
                 _tell_cache_alone(run, disk, why)
             yield "" if why else name
     finally:
-        # Only now are the locks free, and the removal holds the domain alone. A dead engine would take minutes.
+        # Only now are the locks free, so the removal can hold the domain exclusively. A dead engine would take
+        # minutes.
         if name and began and run.engine.ping():
             _remove_volume(run.engine, name, disk, release, began)
 
 
 def _create_volume(engine: Engine, disk: DiskCache, release: DiskCache) -> str:
-    """Make the volume, unless another run of the domain has it; return its name, which follows from its folders."""
+    """Create the volume unless another run of the domain has it. Return its name, which depends on its folders."""
     for folder in (release.folder, disk.folder, disk.work, disk.about):
         make_folder(folder)
     layers = f"lowerdir={release.folder},upperdir={disk.folder},workdir={disk.work},{_OPTIONS}"
@@ -177,7 +177,7 @@ def _create_volume(engine: Engine, disk: DiskCache, release: DiskCache) -> str:
 
 def _overlay_obstacle(run: BuildRun, disk: DiskCache) -> str:
     if not run.session.engine_info.local:
-        # The folders of the cache are on this machine, and an engine mounts what is on its own.
+        # The cache folders are on this machine, and an engine can only mount folders of its own machine.
         return "the engine is elsewhere"
     if special := sorted(_SPECIAL & set(str(disk.folder))):
         return f"the path of the cache contains `{special[0]}`"
@@ -185,12 +185,15 @@ def _overlay_obstacle(run: BuildRun, disk: DiskCache) -> str:
 
 
 def _mount_refusal(run: BuildRun, image: str, volume: str) -> str:
-    """Return why the engine cannot mount the volume, which it says only as a container starts; empty if it can."""
+    """Start a container to test whether the engine can mount the volume.
+
+    Return the reason if not, else an empty text.
+    """
     spec = ContainerSpec(
         name=f"tfdock-{run.name}-overlay",
         image=image,
         command=("/bin/sh", "-c", ":"),
-        # The image may be anybody's: its shell writes nothing here, and is not root.
+        # The image is untrusted: its shell can write nothing, and is not root.
         mounts=(Mount(source=volume, target=DISK_CACHE, kind="volume", read_only=True),),
         labels={RUN_LABEL: run.name},
         user=caller_user(run.session.engine_info, os.getuid(), os.getgid()),
@@ -211,7 +214,7 @@ def _mount_refusal(run: BuildRun, image: str, volume: str) -> str:
 
 
 def _tell_cache_alone(run: BuildRun, disk: DiskCache, why: str) -> None:
-    """Tell that the build cannot read the cache of `release`, and what that costs."""
+    """Print that the build cannot read the cache of `release`, and the cost."""
     message = f"the disk cache {disk.key} cannot be laid over the one of `release`"
     cost = "this domain must compile everything once itself"
     fix = "to share the cache on purpose, build with `--trust`: later builds then ship objects of this source"
@@ -220,16 +223,19 @@ def _tell_cache_alone(run: BuildRun, disk: DiskCache, why: str) -> None:
 
 @contextmanager
 def _on_one_engine(run: BuildRun, disk: DiskCache) -> Iterator[None]:
-    """Hold the overlay with the runs on this engine; wait for runs on another engine, which would mount it again."""
+    """Share the overlay with runs on this engine.
+
+    Wait for runs on another engine, which would mount it a second time.
+    """
     locks = disk.cache / "locks"
     own = hashlib.sha256(run.session.engine_info.id.encode()).hexdigest()[:16]
     waiting = run.supervisor.waiting("image", f"uses the disk cache {disk.key} on another engine")
     with ExitStack() as stack:
-        # Only one run at a time looks for others, so that no two start on two engines at once.
+        # Only one run at a time looks for others, so that two engines never start at once.
         with held(locks / f"overlay-{disk.key}", f"the disk cache {disk.key}", alone=True, waiting=waiting):
             for path in sorted(locks.glob(f"overlay-{disk.key}.*")):
                 if path.suffix != f".{own}":
-                    # Taken and released at once: then nobody holds it, and nobody new passes the lock above.
+                    # Take and release it: this proves that nobody holds it, and the lock above keeps out new runs.
                     with held(path, f"the disk cache {disk.key}", alone=True, waiting=waiting):
                         pass
             path = locks / f"overlay-{disk.key}.{own}"
@@ -238,7 +244,7 @@ def _on_one_engine(run: BuildRun, disk: DiskCache) -> Iterator[None]:
 
 
 def _remove_volume(engine: Engine, name: str, disk: DiskCache, release: DiskCache, began: int) -> None:
-    """Remove the volume and what Bazel only touched, unless another run still uses the domain."""
+    """Remove the volume and the files that Bazel only touched, unless another run uses the domain."""
     # What cannot be removed now costs disk space, and the next run of the domain removes it.
     with suppress(Locked, EngineError, OSError), disk.held(alone=True):
         engine.remove_volume(name)

@@ -27,7 +27,7 @@ from tfdock.plan.build_plan import toolchain_key
 from tfdock.plan.local_source import context_archive
 from tfdock.run import journal
 
-#: The builder's text before a step. Other output with this text names none of our containers.
+#: The builder's text before a step. In other output with this text, the id is not one of our containers.
 _RUNNING = re.compile(rb" ---> Running in ([0-9a-f]{12})\s*\Z")
 _TOOLCHAIN, _PINS = "/opt/tfdock/toolchain", "/opt/tfdock/pins"
 _COMMIT = re.compile(rb"\s*([0-9a-f]{40,64})\s*")
@@ -48,8 +48,7 @@ def make_image(
 ) -> ImageResult:
     """Run the image phase for a source ref, the `number`-th that the build tries; return the image.
 
-    For a run that `compiles`, an empty disk cache starts as a copy of the cache of the same build without its last
-    patches.
+    If the run `compiles`, an empty disk cache is filled from the cache of the same build without its last patches.
     """
     with run.phase("image"):
         image = _locked_image(run, source_ref, number)
@@ -58,7 +57,7 @@ def make_image(
 
 
 def _locked_image(run: BuildRun, source_ref: str | None, number: int) -> ImageResult:
-    """Have the image. Builds on the same base wait for each other: layers that both need are made once."""
+    """Have the image. Builds on the same base wait for each other, so that shared layers are made only once."""
     base = run.plan.resolution.base
     # A file's name cannot hold the `/` of an image's name.
     key = hashlib.sha256(str(base).encode()).hexdigest()[:16]
@@ -79,7 +78,7 @@ def _locked_image(run: BuildRun, source_ref: str | None, number: int) -> ImageRe
 def _bundled_image(run: BuildRun, inputs: BundledInputs) -> _Image:
     """Return the image out of a bundle, after all that the bundle has was provided.
 
-    Its toolchain is the word of whoever made the bundle: there is no toolchain stage to ask.
+    Its toolchain is the claim of the bundle's author: there is no toolchain stage to compare.
     """
     inputs.provide(run.supervisor, run.session.settings)
     info = run.engine.image(inputs.image)
@@ -92,19 +91,19 @@ def _bundled_image(run: BuildRun, inputs: BundledInputs) -> _Image:
 
 
 def _built_image(run: BuildRun, source_ref: str | None, number: int) -> _Image:
-    """Return the image, built unless it is there.
+    """Return the image; build it if it is missing.
 
-    Its stages are built one by one, because each has other rights: the toolchain stage knows nothing of the source,
-    and once the source may run there is no network.
+    Its stages are built one by one, because each has other permissions. The toolchain stage cannot see the source.
+    Stages that may run the source have no network.
     """
     plan, settings = run.plan, run.session.settings
     # The run's id is a word that no earlier image has.
     fresh = run.request.run if run.request.force else ""
     base, digest = _pull_base(run)
-    # By its id, not by its name, an image is looked into and compiles: another run may move the name.
+    # Inspect and run the image by its id, not its name: another run may move the name.
     name = plan.image_name if number == 1 else f"{plan.image_name}-{number}"
     built = run.engine.image(name)
-    # A name proves nothing: the image must be of this very base, and say what its toolchain stage wrote.
+    # A name proves nothing: the image must have this exact base and the files of its toolchain stage.
     if built and not fresh and built.labels.get(BASE_LABEL) == base.id and built.labels.get(TOOLCHAIN_LABEL):
         return _Image(id=built.id, name=name, base_digest=digest, toolchain_digest=built.labels[TOOLCHAIN_LABEL])
     local = plan.resolution.source.kind == "path"
@@ -114,7 +113,7 @@ def _built_image(run: BuildRun, source_ref: str | None, number: int) -> _Image:
     of_source |= {"SOURCE_FRESH": fresh} if fresh and not local else {}
     proxies = dict(run.proxies.variables)
     stage = ImageBuild(
-        # Without the checkout, which only the last request copies: it is sent once.
+        # Sent without the checkout: only the last request copies the checkout.
         context=lambda: context_archive(plan.context, None),
         target="toolchain",
         # The engine has these arguments defined: they are in no layer, no history and no key of its cache.
@@ -122,12 +121,12 @@ def _built_image(run: BuildRun, source_ref: str | None, number: int) -> _Image:
         network=settings.network,
         memory=plan.resources.memory,
     )
-    # The container stays until the image is whole: clean-ups of others keep an image that a container uses.
+    # The container stays until the image is complete: cleanups by other runs skip an image in use.
     with _image_files(run, _build_stage(run, stage), "toolchain") as read:
         toolchain = _digest(_toolchain_file(read, name), read(_PINS) or b"")
         of_source |= {"TOOLCHAIN": toolchain}
         stage = replace(stage, target="source", build_args=of_base | of_source | proxies)
-        # A checkout comes with the last request, so that there is nothing to download.
+        # The last request sends the checkout, so there is nothing to download.
         if not local:
             _build_stage(run, stage)
         tree = run.request.prepared.tree
@@ -139,13 +138,13 @@ def _built_image(run: BuildRun, source_ref: str | None, number: int) -> _Image:
             network="none",
         )
         image = _build_stage(run, last)
-    # Last: under this name later runs take the image for a whole one.
+    # Tag last: later runs treat an image with this name as complete.
     run.engine.tag(image, name)
     return _Image(id=image, name=name, base_digest=digest, toolchain_digest=toolchain)
 
 
 def _pull_base(run: BuildRun) -> tuple[ImageInfo, str | None]:
-    """Return the base image, pulled if it is not here, and its digest."""
+    """Return the base image and its digest; pull the image if it is missing."""
     base = run.session.settings.mirrored(run.plan.resolution.base)
     info = run.supervisor.image(str(base), "image", run.title("image"))
     # A registry's digest holds on every machine. An image's id depends on how the engine stores images.
@@ -165,7 +164,7 @@ def _build_stage(run: BuildRun, request: ImageBuild) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _StepJournal:
-    """Notes each step's container as it begins: when we and the engine die, nobody else knows whose it is."""
+    """Records each step's container at its start, so that it can be removed even if tfdock and the engine die."""
 
     run: BuildRun
 
@@ -184,9 +183,9 @@ class _StepJournal:
 
 @contextmanager
 def _image_files(run: BuildRun, image: str, name: str) -> Iterator[Callable[[str], bytes | None]]:
-    """Give a function that reads a file of an image, out of a container that is never started.
+    """Yield a function that reads a file of an image, from a container that is never started.
 
-    After an error the container stays for the run's own clean-up, which asks no engine that is lost.
+    After an error the run's own cleanup removes the container, unless the engine is lost.
     """
     engine = run.engine
     # No engine creates a container without a command. This one never runs.
@@ -207,13 +206,13 @@ def _toolchain_file(read: Callable[[str], bytes | None], image: str) -> bytes:
     return toolchain
 
 
-# The length keeps the files apart: no byte can move from one to the other unnoticed.
+# The length separates the files: no byte can move unnoticed from one file to the next.
 def _digest(toolchain: bytes, pins: bytes) -> str:
     return hashlib.sha256(f"{len(toolchain)} ".encode() + toolchain + pins).hexdigest()
 
 
 def _read_image(run: BuildRun, image: _Image, source_ref: str | None, number: int) -> ImageResult:
-    """Read what the image wrote down of its toolchain and its source.
+    """Read the image's files about its toolchain and source.
 
     Raises BuildFailed (`image-incomplete`), and (`toolchain-changed`) if the image's own files are not those that the
     toolchain stage wrote, before any source was there.
@@ -234,7 +233,7 @@ def _read_image(run: BuildRun, image: _Image, source_ref: str | None, number: in
                 run.session.engine_info.name,
             ),
         )
-    # The image wrote the file, and it may hold anything: only what looks like a commit is one.
+    # The image wrote the file, so the content is untrusted: accept only the form of a commit.
     commit = _COMMIT.fullmatch(source or b"")
     return ImageResult(
         id=image.id,

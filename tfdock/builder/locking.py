@@ -81,7 +81,7 @@ def write_lock(name: str, preparer: Preparer, session: BuildSession, listen: eve
     """
     path = preparer.lock_path(name)
     other = path.with_suffix(".yaml")
-    # Options are part of a lock's name, which a profile may have had before.
+    # Options are part of a lock's name, and a profile may have the same name.
     if other.is_file() and (name.startswith("--") or path != lock_path(name)):
         raise _name_taken(path, f"belongs to {other}")
     lock = gather_pins(name, preparer, session, listen, before=lambda: _check_place(path))
@@ -100,7 +100,7 @@ def gather_pins(
     """Return the lock of a profile; raises TfdockError for inputs that cannot be pinned. `before` is called first."""
     prepared = preparer.prepare(name)
     resolution = prepared.plan.resolution
-    # No lock can pin this machine's CPU, so that asking anybody would be in vain.
+    # No lock can pin this machine's CPU, so no server is queried.
     _refuse(locks.native(resolution, prepared.file))
     _check_servers(prepared, session.settings)
     # Before the network and the image: a lock that cannot be written is refused at once.
@@ -138,7 +138,7 @@ def _pins_of_first_ref(
 
 
 def _check_servers(prepared: PreparedBuild, settings: Settings) -> None:
-    """Refuse to ask servers that a profile names and no setting allows: the profile may be a stranger's.
+    """Refuse servers that a profile names but no setting allows: the profile may be untrusted.
 
     The server of a release's own repository is allowed, and so are the images of the knowledge.
     """
@@ -196,7 +196,10 @@ def _image_pins(resolution: Resolution, session: BuildSession, listen: events.Li
 
 
 def _source_pin(resolution: Resolution, ref: str, check: Callable[[], None]) -> Pin:
-    """Return the pin of a ref's commit. Raises if there is no such ref, or the knowledge has another commit."""
+    """Return the pin of a ref's commit.
+
+    Raises an error if the ref does not exist, or the knowledge base has another commit.
+    """
     source = resolution.source
     if locks.COMMIT.fullmatch(ref):
         return Pin(kind="source", name=ref, value=ref, origin="profile")
@@ -237,10 +240,10 @@ def _unwritable(path: Path, why: str | None) -> ProfileError:
 
 
 def _earlier_lock(path: Path) -> Lock | None:
-    """Return the lock that exists, or None if there is none that can be read."""
+    """Return the existing lock, or None if there is no readable lock."""
     try:
         return read_lock(path).lock
-    # The new lock replaces one that cannot be read: there is only nothing to compare with.
+    # An unreadable lock is replaced too; there is only no comparison.
     except (ProfileError, Incompatible):
         return None
 
@@ -307,7 +310,7 @@ def check_lock(name: str, preparer: Preparer, settings: Settings) -> LockFile:
 
 
 def _found_now(pins: Iterable[Pin], resolution: Resolution, settings: Settings) -> list[Pin]:
-    """Return the digests and commits that tags and branches stand for now, without those that are gone."""
+    """Return the present digests and commits of tags and branches; missing ones are left out."""
     images = _tagged_images(resolution)
     found = []
     for pin in pins:

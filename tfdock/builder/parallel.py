@@ -13,7 +13,7 @@ from tfdock.plan.resources import BuildResources, MachineShare, next_share, shar
 from tfdock.types import BuildId, Machine
 
 _T = TypeVar("_T")
-_LOOK = 0.2  #: Seconds between wake-ups of the main thread, the only one that gets signals.
+_LOOK = 0.2  #: Seconds between wake-ups of the main thread, the only thread that gets signals.
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Ledger:
             own = self._taken.pop(plan.build_id, None)
             self.unserved.discard(plan.build_id)
             shares = list(self._taken.values())
-            # Shared with the builds that may still start beside this one: the last one gets all that is left.
+            # Shared with the builds that may still start beside this one; the last build gets the whole rest.
             part = next_share(machine, shares, min(self.count - len(shares), len(self.unserved) + 1))
             self._taken[plan.build_id] = part if own is None or part.memory >= own.memory else own
             return share(plan.requested, plan.resolution.release.cost, machine, self._taken[plan.build_id])

@@ -1,4 +1,4 @@
-"""Ask for pins over the network: an image's digest from its OCI registry, a git ref's commit from its server.
+"""Query pins over the network: an image's digest from its OCI registry, a git ref's commit from its server.
 
 Nothing is downloaded and nothing is written. OCI distribution specification, "Pulling manifests"; `docker pull
 NAME@DIGEST` accepts the answer. Git: gitprotocol-v2 and gitprotocol-pack, the ref advertisement.
@@ -31,7 +31,7 @@ _LENGTH = re.compile(rb"0000|(?!000[0-3])[0-9a-fA-F]{4}")  #: The length of a pa
 def digest(image: ImageRef, check: Callable[[], None] = http.no_check) -> str:
     """Return the manifest digest (`sha256:…`) of a tag now. A list of platforms counts as one manifest.
 
-    Only registries on this machine are asked by plain HTTP. `check` is called now and then, and raises to stop.
+    Only registries on this machine are contacted over plain HTTP. `check` is called now and then, and raises to stop.
     Raises NetworkError: `image-not-found`, `registry-denied`, `registry-rate-limited`, `registry-unreachable`.
     """
     return Repository(image.registry, image.repository, check=check).digest(image.tag or "latest")
@@ -67,7 +67,7 @@ def _refs(location: str) -> Iterator[tuple[str, str]]:
     """Yield (ref, object) for every ref that a server advertises."""
     address = urllib.parse.urlsplit(location)
     if address.scheme in ("http", "https"):
-        # Without the user name: a name alone opens nothing, and urllib takes no name in an address.
+        # Without the user name: a name alone grants no access, and urllib accepts no name in an address.
         host = address.netloc.rpartition("@")[2]
         # gitprotocol-http, smart clients: without a `Git-Protocol` header the server answers in version 0.
         url = f"{address.scheme}://{host}{address.path.rstrip('/')}/info/refs?service=git-upload-pack"
@@ -80,7 +80,7 @@ def _refs(location: str) -> Iterator[tuple[str, str]]:
             request = f"git-upload-pack {address.path}\0host={address.netloc}\0".encode()
             connection.sendall(b"%04x" % (len(request) + 4) + request)
             yield from _read_advertisement(stream)
-            # A flush packet asks for nothing and ends the conversation, so that the server sees no broken one.
+            # A flush packet requests nothing and ends the conversation, so the server logs no broken connection.
             connection.sendall(b"0000")
     else:
         raise StrangeAnswer(f"only http, https and git addresses are supported, not {address.scheme or 'this one'}")

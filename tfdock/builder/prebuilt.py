@@ -54,7 +54,7 @@ def pull(
         return None
 
     try:
-        # In a thread: a registry that never answers must not keep Ctrl-C from being heard.
+        # In a thread, so that a registry that never answers does not block Ctrl-C.
         return until_stopped(pull_first, session.stop, lambda silent: listen(events.Tick(silent=silent)))
     except VerificationFailed as error:
         # Damage stops the build; the user may decide to build anyway.

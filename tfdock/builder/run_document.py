@@ -1,4 +1,4 @@
-"""The document that a run keeps beside its log until it succeeds: its plan, its inputs, and how it failed.
+"""The document of a run, stored beside its log until the run succeeds: its plan, its inputs, and its failure.
 
     <wheelhouse>/.tfdock/<build id>/<fingerprint 12>/<run id>.run.json
 
@@ -61,7 +61,7 @@ def run_document_path(log: UntrustedPath) -> UntrustedPath:
 
 
 def profile_document(prepared: PreparedBuild) -> dict[str, Any]:
-    """Return a profile's text when it was planned, the profiles that it extends, and its lock if it can be read."""
+    """Return a profile's text at planning time, the profiles that it extends, and its lock if readable."""
     profile = Path(prepared.file)
     # The path is for a later diagnosis, which reads the profile again. Reports leave it out.
     document: dict[str, Any] = {
@@ -80,6 +80,6 @@ def profile_document(prepared: PreparedBuild) -> dict[str, Any]:
 
 
 def load_document(path: UntrustedPath, schemas: Collection[str] = (RUN_SCHEMA,)) -> dict[str, Any] | None:
-    """Return a JSON document of one of these schemas; None if it is missing or damaged."""
+    """Return a JSON document with one of these schemas; None if the document is missing or damaged."""
     document: dict[str, Any] = path.load(dict[str, Any], LARGEST_RUN) or {}
     return document if document.get("schema") in schemas else None

@@ -41,7 +41,7 @@ def seal_wheels(run: BuildRun) -> dict[Path, WheelFile]:
         wheels = run.supervisor.watch_until_stopped(
             run.title("seal"), "seal", lambda _: sealed_wheels(run.plan, run.folders, run.name), on_engine=False
         )
-        # Before the trial, which takes minutes: a wheel that may not be replaced is refused now.
+        # Refuse a wheel that may not be replaced now, before the trial of some minutes.
         for wheel in wheels.values():
             run.session.wheelhouse.check_replaceable(run.plan.build_id, wheel, run.plan.trust.name)
         return wheels
@@ -51,7 +51,7 @@ def sealed_wheels(plan: BuildPlan, folders: RunFolders, run: str) -> dict[Path, 
     """Check the marker and the checksums, normalise each wheel, and check it against its own RECORD.
 
     Returns the sealed wheels by path, outside the wheelhouse. Raises BuildFailed without a marker of this run, and
-    WheelRefused for a wheel that is not sound or not the requested one.
+    WheelRefused for a damaged wheel or another wheel than requested.
     """
     results = folders.results
     # The marker is the last file of the phase, with the run's name: a killed container leaves none.
@@ -95,7 +95,7 @@ def _seal_wheel(plan: BuildPlan, raw: Path, folder: Path) -> tuple[Path, WheelFi
 def _normalize(plan: BuildPlan, raw: Path, target: Path) -> str:
     """Write the wheel again, reproducible byte for byte, with its local version and platform. Return its name."""
     local, platform = plan.resolution.local_version, plan.resolution.platform
-    # PEP 440 allows one local version: ours takes the place of the source's.
+    # PEP 440 allows one local version, so ours replaces the source's.
     version = f"{parse_wheel_filename(raw.name)[1].public}+{local}" if local else None
     with raw.open("rb") as source, target.open("w+b") as sink:
         return wheel_files.normalize(source, raw.name, sink, epoch=EPOCH, version=version, platform=platform)
@@ -149,7 +149,7 @@ def verify_wheels(run: BuildRun, image: ImageResult, wheels: Mapping[Path, Wheel
 def _refuse_failed(
     run: BuildRun, wheels: Mapping[Path, WheelFile], verifications: Sequence[verify.Verification]
 ) -> None:
-    """Raise VerificationFailed if a wheel failed its checks; the wheels are kept aside. Tell what else was seen."""
+    """Raise VerificationFailed if a wheel failed its checks; the wheels are kept aside. Report the other findings."""
     if not all(verification.ok for verification in verifications):
         kept = _keep_refused(run, wheels, verify.combined_document(verifications))
         raise verify.refusal(verifications, kept)
@@ -179,7 +179,7 @@ def _keep_refused(
 def _summarize(
     run: BuildRun, image: ImageResult, compiled: CompileResult, record: Mapping[str, Any]
 ) -> build_summary.BuildSummary:
-    """Return the summary of the build. Reading Bazel's files takes a while, so it can be stopped."""
+    """Return the summary of the build. Reading Bazel's files takes time, so it can be stopped."""
     traces = build_summary.RunTraces(
         run=run.name,
         results=run.folders.results,
@@ -202,7 +202,7 @@ def _listing(run: BuildRun) -> dict[str, str] | None:
     """Return the files of a local checkout; None if they changed since the build."""
     tree = run.request.prepared.tree
     listing = tree_listing(tree) if tree else None
-    # A checkout that was edited meanwhile would be compared with files that this build never saw.
+    # A checkout edited meanwhile would be compared with files that were not part of this build.
     return listing if listing and listing_hash(listing) == run.plan.resolution.source.sha256 else None
 
 
@@ -277,7 +277,7 @@ _USER = re.compile(r"(?<=://)[^/@\s]*@")  #: User and password in a URL.
 def shareable_plan(plan: BuildPlan) -> Any:
     """Return the plan as JSON, without paths of a local checkout and without passwords."""
     source = plan.resolution.source
-    # As it stands inside a JSON text, with its escapes and without its quotes.
+    # The text as in JSON, with escapes and without the quotes.
     local = json.dumps(source.location)[1:-1] if source.kind == "path" else None
     text = json.dumps(as_json(plan))
     return json.loads(_USER.sub("", text.replace(f'"{local}"', '"local checkout"') if local else text))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildResult:
-    """A wheel in the wheelhouse, and where it came from. `status` is `built`, `up-to-date` or `pulled`.
+    """A wheel in the wheelhouse, and its origin. `status` is `built`, `up-to-date` or `pulled`.
 
     `origin` is the image of a pulled wheel.
     """
@@ -68,14 +68,14 @@ class BundledInputs(Protocol):
 
     @property
     def images(self) -> Mapping[str, str]:
-        """The ids of runtime images, by the names that a profile has for them."""
+        """The ids of runtime images, by their names in profiles."""
 
     @property
     def identity(self) -> str:
         """The sha256 of the bundle's images."""
 
     def external(self) -> Iterator[bytes] | None:
-        """Return the archive of downloads that repository rules made without Bazel's cache, if there is one."""
+        """Return the archive of the downloads that bypass Bazel's cache, if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class BuildRequest:
     run: str = field(default_factory=new_run_id)  #: The run's id. The caller finds the log by it.
     force: bool = False  #: Build even if the wheel is up to date, from an image that is built again.
     inputs: BundledInputs | None = None  #: The inputs from a bundle: then nothing comes from a network.
-    repository: Path | None = None  #: A separate repository cache, instead of the one that all builds share.
+    repository: Path | None = None  #: A separate repository cache, instead of the shared one.
 
 
 def whole_machine(plan: BuildPlan, machine: Machine) -> BuildResources:
@@ -139,14 +139,14 @@ class BuildSession:
 
     @property
     def disks(self) -> dict[str, Path]:
-        """The folders that a build writes to: these, and the engine's data folder if this user can read it."""
+        """The folders that a build writes to: cache and wheelhouse, and the engine's data folder if readable."""
         root = engine_data(self.engine_info)
         return self.folders | ({"the engine's data": root} if root else {})
 
     def log_path(self, request: BuildRequest) -> UntrustedPath:
         """Return the path of a run's log. The file exists once the run has begun to write it.
 
-        Each run has its own log: another try, or a shell, does not touch the log of the finished wheel.
+        Each run has its own log, so a retry or a shell does not change the log of the finished wheel.
         """
         plan = request.prepared.plan
         return self.wheelhouse.record_folder(plan.build_id, plan.fingerprint) / f"{request.run}.log"
@@ -154,10 +154,10 @@ class BuildSession:
     def machine(self, plan: BuildPlan) -> Machine:
         """Return the engine's machine, at most as large as the machine that the plan was made for."""
         here, there = plan.machine, self.engine_info
-        # The plan was made for this machine, whose size says nothing of an engine elsewhere.
+        # The plan was made for this machine, and an engine may run on another machine of any size.
         if not there.local:
             return Machine(cpus=there.cpus, memory=there.memory)
-        # An engine here may have less, such as in a virtual machine, and its containers get no more.
+        # A local engine may have fewer resources, for example in a virtual machine, and its containers get no more.
         return Machine(cpus=min(here.cpus, there.cpus), memory=min(here.memory, there.memory), swap=here.swap)
 
     def fitted(self, plan: BuildPlan, listen: events.Listener) -> BuildPlan:
@@ -178,7 +178,7 @@ class BuildSession:
         return self.limit or (Limit(asked, self.clock() + asked) if asked else None)
 
     def up_to_date(self, prepared: PreparedBuild) -> BuildResult | None:
-        """Return the finished build of exactly this plan and lock, if there is one. No engine is needed."""
+        """Return the finished build of exactly this plan and lock, if it exists. No engine is needed."""
         record, lock = self.wheelhouse.complete_record_for(prepared.plan), prepared.lock
         # The same plan may have been built with other pins: only the record of this very lock counts.
         by_lock = record is not None and (lock is None or record.get("lock") == lock.sha256)

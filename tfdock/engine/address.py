@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tfdock.errors import EngineUnavailable, Fix
 
 if TYPE_CHECKING:
-    # Imported on use: a Unix socket needs nothing of the SDK, whose import takes a quarter of a second.
+    # Imported on use: a Unix socket does not need the SDK, and the import takes a quarter of a second.
     from docker.tls import TLSConfig
 
 
@@ -58,7 +58,7 @@ _DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 def find_address(base_url: str | None) -> EngineAddress:
     """Find the address as the docker command does: an explicit URL, DOCKER_HOST, the chosen context, the default
-    socket. If nothing answers there, take another engine's socket that answers."""
+    socket. If this address does not answer, use another engine's socket that does."""
     if base_url:
         return EngineAddress(base_url, "as given")
     # An empty DOCKER_HOST counts as unset.
@@ -121,7 +121,7 @@ def _context_address(name: str | None) -> EngineAddress:
 
 
 def _default_address() -> EngineAddress:
-    """Return the default socket, or the first socket of another engine that answers where the default does not."""
+    """Return the default socket, or else the first socket of another engine that answers."""
     if not _answers(_DEFAULT_SOCKET):
         for url, origin in _other_sockets():
             if _answers(url):
@@ -130,7 +130,7 @@ def _default_address() -> EngineAddress:
 
 
 def _other_sockets() -> list[tuple[str, str]]:
-    """Return the sockets of other engines, and whose they are: Docker's manuals, and podman-system-service(1)."""
+    """Return the sockets of other engines, and their engine: Docker's manuals, and podman-system-service(1)."""
     own = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     return [
         (f"unix://{own}/docker.sock", "rootless Docker"),
@@ -199,7 +199,7 @@ def _install_command() -> str:
 
 
 def _ways_to_start(address: EngineAddress) -> tuple[str, ...]:
-    """Return what may bring an engine to this machine: to start what is installed, else to install an engine."""
+    """Return the fixes for a missing engine: start the installed engine, or else install one."""
     named = ["correct or unset DOCKER_HOST"] if "DOCKER_HOST" in address.origin else []
     if not address.local:
         return (f"start the engine on its machine, or {named[0] if named else 'name another with DOCKER_HOST'}",)
@@ -222,7 +222,7 @@ def cannot_connect(address: EngineAddress, error: BaseException) -> EngineUnavai
     """Return the error for an engine that cannot be reached, from the operating system's reason if there is one."""
     reasons = list(causes(error))
     start = _ways_to_start(address)
-    # The SDK's own words only say that a connection was aborted. The system's error says why.
+    # The SDK's message only says that a connection was aborted. The system's error says why.
     if any(isinstance(cause, PermissionError) for cause in reasons):
         own = "use the podman socket of your own user: `systemctl --user enable --now podman.socket`"
         join = "join the group `docker` (`sudo usermod -aG docker $USER`, then log in again), or use sudo"

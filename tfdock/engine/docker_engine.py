@@ -6,8 +6,8 @@ This code follows the behaviour of the SDK and of real engines, not their docume
   never raise (docker/docker-py#3277): errors stand inside a stream that came with HTTP status 200.
 - The SDK drives the classic builder only (docker/docker-py#2230).
 - `logs`, `attach` and `events` of the SDK end as if all were well when the engine dies, because
-  `CancellableStream` turns every transport error into the end. So streams are read here from the response itself.
-- A dying engine shows itself as one of four exceptions of `requests` and `urllib3`, none of them Docker's.
+  `CancellableStream` turns every transport error into the end. So this module reads streams from the response itself.
+- An engine that dies causes one of four exceptions of `requests` and `urllib3`, none of them Docker's.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _LOGIN = re.compile(r"^(\w+://)?[^/]*@")  #: The beginning of a proxy's address,
 
 _QUERY = re.compile(r"\?\S+=\S*")  #: The query of a URL in a text. It is percent-encoded: it has no spaces.
 
-Sdk = Any  #: An APIClient. Its published types are wrong for every other call made here, so they are not used.
+Sdk = Any  #: An APIClient. Its published types are wrong for the other calls here, so they are not used.
 
 OLDEST_API = "1.41"  #: The API of Docker 20.10; podman 4 answers with it too.
 
@@ -121,14 +121,14 @@ def _is_too_old(version: str) -> bool:
 
 
 def _pull_name(reference: str) -> tuple[str, str]:
-    """Return repository and tag or digest. If a name has both, the digest alone says what is fetched."""
+    """Return repository and tag or digest. If a name has both, only the digest decides what is fetched."""
     name, at, digest = reference.partition("@")
     repository, tag = parse_repository_tag(name)
     return repository, digest if at else tag or "latest"
 
 
-# The engine itself tries broken blobs five times over 75 seconds, so one more round is enough; a rate limit it does
-# not try again at all.
+# The engine itself tries broken blobs five times over 75 seconds, so one more round is enough; the engine never
+# retries after a rate limit.
 _PULL_TRIES = {"registry-rate-limited": 5, "registry-unreachable": 2}
 
 
@@ -157,7 +157,7 @@ class DockerEngine:
         self._version: str | None = None
         self._info: EngineInfo | None = None
         self._clients: dict[float, Sdk] = {}
-        # Builds side by side share one engine. Only one of them asks for its version.
+        # Builds side by side share one engine. Only one of them queries the version.
         self._connecting = threading.Lock()
 
     # Connection ---------------------------------------------------------------------------------------------
@@ -168,14 +168,14 @@ class DockerEngine:
 
     @property
     def _program(self) -> str:
-        """The engine's own program, for messages: `podman`, or `docker` where nobody has asked yet."""
+        """The engine's own program, for messages: `podman`, or `docker` while the engine is still unknown."""
         return self._info.name if self._info else "docker"
 
     def _own_words(self, text: str) -> str:
         return own_words(text, self._program)
 
     def _open(self, timeout: float, version: str) -> Sdk:
-        seconds: Any = timeout  # the SDK hands it to requests as it is
+        seconds: Any = timeout  # the SDK passes it unchanged to requests
         # The machine's own ssh, as the docker command takes it: with its keys, its agent and its configuration.
         return APIClient(
             self.address.url, version=version, timeout=seconds, tls=self.address.tls, use_ssh_client=True
@@ -255,7 +255,7 @@ class DockerEngine:
         )
 
     def _probe(self, timeout: float) -> str:
-        """Return `pong`, `silence` or `gone`, by a client of its own: the main one waits ten minutes."""
+        """Return `pong`, `silence` or `gone`. Uses a separate client, because the main client waits ten minutes."""
         try:
             with self._open(timeout, OLDEST_API) as client:
                 # Without a version: an engine refuses versions below its own minimum, which is 1.44 in Docker 29.0.
@@ -271,8 +271,8 @@ class DockerEngine:
     ) -> Iterator[Iterator[bytes]]:
         """Yield the body of a response. A lost engine raises an error instead of ending the body.
 
-        The client of its own makes the response visible, which the SDK's generators hide. So another thread or a
-        signal handler can break it off.
+        The separate client exposes the response, which the SDK's generators hide. So another thread or a
+        signal handler can cancel the request.
         """
         # The stream's client takes the version that was agreed on.
         self._client(self._timeout)
@@ -283,7 +283,7 @@ class DockerEngine:
             with contextlib.closing(responses[-1]) as response:
                 self._call(action, lambda _: _check(response))
                 wait_forever(response)
-                # The watch pings three times. Together they may take as long as its pause between two looks.
+                # The watch pings three times. Together they may take as long as the pause between two checks.
                 watch = StreamWatch(response, lambda: self.ping(self._silence / 6), self._silence)
                 forget = cancel.on_set(lambda: break_off(response)) if cancel is not None else None
                 try:
@@ -392,7 +392,7 @@ class DockerEngine:
         """
         if code == _KILLED and progress.container and self.memory_killed(progress.container):
             raise step_killed(progress.step)
-        # A program that finds the disk full says so, and ends with any exit code.
+        # A program reports a full disk in its output, with any exit code.
         if progress.full:
             raise refusal(f"run `{progress.step}`", "no space left on device, as its output says", self._program)
         if not self.ping():
@@ -402,7 +402,7 @@ class DockerEngine:
         """Wait until the engine has removed the step's container. After a crash we remove it, if it is ours."""
         if not container or not self.ping():
             return
-        # Another error is on its way up: it is the one to report.
+        # Another error is being raised, and it is the one to report.
         with contextlib.suppress(TfdockError):
             if not self._is_gone(container, 10) and IMAGE_LABEL in self._labels(container):
                 self.remove(container)
@@ -469,7 +469,7 @@ class DockerEngine:
             return archive_refusal(words, self._program)
 
         def request(client: Sdk) -> object:
-            # With its progress, so that its silence means something.
+            # Request progress messages, so that a silent engine can be detected.
             parameters = {"quiet": 0}
             url = _url(client, "images/load")
             return client.post(url, data=upload, params=parameters, stream=True, timeout=client.timeout)
@@ -487,7 +487,7 @@ class DockerEngine:
         except EngineError as error:
             if not _is_name_taken(error):
                 raise
-        # A create that timed out here went on in the engine (docker/docker-py#2461), so that the name may be ours.
+        # A create request that timed out continued in the engine (docker/docker-py#2461), so the name may be ours.
         if RUN_LABEL not in self._labels(spec.name):
             raise EngineError.of(
                 "container-name-taken",
@@ -541,7 +541,7 @@ class DockerEngine:
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
         # When a container ends, 20.10 drops the last lines of a live log (11 of 100 short containers lost some, 28
-        # none; like moby/moby#43860), although they were written: so the rest is read from what is written.
+        # none; like moby/moby#43860), although they were written. So the rest is read from the written log.
         yield from self._logs(container, skip, live=False)
 
     @contextlib.contextmanager
@@ -595,7 +595,7 @@ class DockerEngine:
             # `v` removes anonymous volumes too: a VOLUME in an image makes one for each container.
             _none_for(_ABSENT | _BUSY, lambda client: client.remove_container(container, force=True, v=True)),
         )
-        # 409 may mean that an earlier removal is still under way, so its end is awaited.
+        # 409 may mean that an earlier removal is still running, so wait for its end.
         if not self._is_gone(container, 30):
             raise refusal(action, "it is still there after 30 seconds", self._program)
 
@@ -614,7 +614,7 @@ class DockerEngine:
         def request(client: Sdk) -> bytes:
             archive, stat = client.get_archive(container, path)
             with contextlib.closing(archive):
-                # podman follows links, and names the file that it came to; Docker names where a link leads.
+                # podman follows links and returns the final file; Docker returns the link's target.
                 if stat.get("linkTarget") not in (None, "", path):
                     raise unreadable_error(path, "it is not a regular file")
                 # Before its content is read: a program in the container chose the size.
@@ -716,7 +716,7 @@ _NOT_RUNNING = "can only kill running containers"  #: podman's words, with the s
 def _none_for(
     statuses: frozenset[int], request: Callable[[Sdk], T], words: str | None = None
 ) -> Callable[[Sdk], T | None]:
-    """Return the request, with None for an answer of one of these statuses, or with these words."""
+    """Wrap the request: return None for an answer with one of these statuses or texts."""
 
     def tolerant(client: Sdk) -> T | None:
         try:
@@ -730,7 +730,10 @@ def _none_for(
 
 
 def _check(response: requests.Response) -> None:
-    """Raise for an HTTP status that is a refusal. The SDK's `build` would do so only when its generator is read."""
+    """Raise for an HTTP status that is a refusal.
+
+    The SDK's `build` sends the request only when its generator is read.
+    """
     try:
         response.raise_for_status()
     except requests.HTTPError as error:
@@ -742,7 +745,7 @@ def _url(client: Sdk, path: str) -> str:
 
 
 def _get(client: Sdk, path: str, parameters: Mapping[str, object]) -> object:
-    """Send a request whose answer the SDK would not hand on as it comes."""
+    """Send a request whose answer the SDK would not stream."""
     return client.get(_url(client, path), params=parameters, stream=True, timeout=client.timeout)
 
 
@@ -759,7 +762,7 @@ def _own_errors(upload: EngineUpload) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _refusals(refused: Callable[[str], TfdockError]) -> Iterator[None]:
-    """Read the engine's words as those inside its stream, where it refuses before the stream begins."""
+    """Read an error that arrives before the stream like an error in the stream."""
     try:
         yield
     except TfdockError as error:
@@ -792,7 +795,7 @@ def _build_request(request: ImageBuild, upload: EngineUpload) -> Callable[[Sdk],
         container_limits=limits,
         network_mode=request.network,
         pull=False,
-        # Without both, the container of each step stays, also of a step that failed.
+        # Without both options, the container of each step remains, even of a failed step.
         rm=True,
         forcerm=True,
         # The default would put the proxies of ~/.docker/config.json, with their passwords, among the build args.
@@ -822,5 +825,5 @@ def _is_name_taken(error: EngineError) -> bool:
     cause = error.__cause__
     if not isinstance(cause, APIError):
         return False
-    # podman says it in words, with the status of an internal error.
+    # podman reports it as a text with the status of an internal error.
     return cause.status_code == requests.codes.conflict or "is already in use by" in _message_of(cause)

@@ -36,10 +36,10 @@ class ChunkReader(io.RawIOBase):
 
 
 def image_names(archive: Iterator[bytes]) -> Iterator[str]:
-    """Yield the names that an engine gives the images of an archive, from every document that names images.
+    """Yield the names that an engine would give the images of an archive, from all documents in it.
 
     Engines read archives with another tar reader and another JSON reader. An archive that two readers could read
-    differently raises Malformed. It may have only the members that `docker save` writes, each once.
+    differently raises Malformed. An archive may have only the members that `docker save` writes, each once.
     """
     named = False
     for path, content in _members(io.BufferedReader(ChunkReader(archive), _PIECE)):
@@ -128,7 +128,7 @@ def _members(archive: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
             raise Malformed(f"{path} is too large")
         else:
             yield path, _read_content(archive, header.size)
-    # POSIX ends a tar with two blocks of zeros. A reader that goes on behind them would see other members.
+    # POSIX ends a tar with two blocks of zeros. A reader that continues after them would see other members.
     ending = BLOCK
     while piece := archive.read(_PIECE):
         if any(piece):

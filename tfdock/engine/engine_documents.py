@@ -23,8 +23,8 @@ def open_files_allowed(address: EngineAddress) -> int | None:
     """Return how many open files a container may have: a full file table truncates Bazel's cache entries.
 
     An engine without CAP_SYS_RESOURCE (in a sandbox, or rootless) refuses to start a container with a higher limit
-    than its own. So the limit is looked up if the engine is a process of this machine. Elsewhere it is left to the
-    engine (None).
+    than its own. So the limit is looked up if the engine is a process of this machine. On another machine the engine
+    decides (None).
     """
     if not address.local:
         return None
@@ -77,9 +77,9 @@ def _host_options(spec: ContainerSpec, info: EngineInfo) -> dict[str, Any]:
     # Compilers and Bazel need no capability, and what they run is a stranger's source.
     options["cap_drop"] = ["ALL"]
     security = ["no-new-privileges"]
-    # An engine elsewhere mounts only volumes, which it labels and maps itself.
+    # A remote engine mounts only volumes, and labels and maps them itself.
     if info.local and info.selinux:
-        # Not a new label for the folders (`z`): they are the caller's own, and other programs read them too.
+        # Do not relabel the folders (`z`): they belong to the caller, and other programs read them too.
         security.append("label=disable")
     if info.local and info.remaps_users:
         options["userns_mode"] = "host"
@@ -96,7 +96,7 @@ def container_state(inspected: Mapping[str, Any]) -> ContainerState:
     """Return the state of a container, from the engine's inspection."""
     state = inspected["State"]
     running = bool(state.get("Running"))
-    # A container that was never started has the exit code 0, which must not be taken for success.
+    # A container that was never started has exit code 0, which must not count as success.
     ended = not running and (state.get("Status") != "created" or state["ExitCode"] != 0)
     return ContainerState(
         id=inspected["Id"],
@@ -122,7 +122,7 @@ def image_info(inspected: Mapping[str, Any]) -> ImageInfo:
 
 
 def _short_name(name: str) -> str:
-    """Return `library/x` of Docker Hub as Docker names it (`x`): podman says the registry too."""
+    """Return Docker's name `x` for `library/x` of Docker Hub; podman's name includes the registry."""
     return re.sub(r"^docker\.io/(library/)?", "", name)
 
 

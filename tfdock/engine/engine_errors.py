@@ -37,7 +37,7 @@ def own_words(text: str, program: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Meaning:
-    """Words of an engine and their problem; `{what}`, `{where}` and groups of `words` may be used."""
+    """An engine's error text and its problem; the message may use `{what}`, `{where}` and groups of `words`."""
 
     words: re.Pattern[str]
     error: type[TfdockError]
@@ -85,7 +85,7 @@ _DOCKERFILE = _means(
 
 # The HTTP status does not help: 429, 503 and a registry that is down all arrive as 500 with the registry's words.
 _REGISTRY = (
-    # The engine's disk may fill while it fetches. Its words then stand among the registry's.
+    # The engine's disk may fill while it fetches. Its text is then part of the registry's message.
     _DISK,
     _means(
         r"toomanyrequests|too many requests|rate limit|\b429\b",
@@ -108,7 +108,7 @@ _REGISTRY = (
         "{what} exists in {where}, but not for {platform}",
         "choose an image for this machine's architecture",
     ),
-    # Before "denied": for a repository that does not exist Docker Hub says both.
+    # Before "denied": for a missing repository, Docker Hub's message has both.
     _means(
         r"manifest unknown|name unknown|repository (does not exist|name not known)|not found|HTTP 404 response",
         NetworkError,
@@ -123,7 +123,7 @@ _REGISTRY = (
         "{where} refuses to serve {what}",
         "log in with `docker login` as somebody who may read it",
     ),
-    # Before the failed connections, whose words (`tls:`) stand in these lines too.
+    # Before the failed connections, because their text (`tls:`) is in these lines too.
     _means(
         r"server gave HTTP response to HTTPS client|x509|certificate",
         NetworkError,
@@ -142,9 +142,9 @@ _REGISTRY = (
     ),
 )
 
-# What a registry says to who may not write there.
+# A registry's answers to users without write permission.
 _PUSH = (
-    # First: these words are the engine's own, of an image that it does not have.
+    # First: with this text the engine itself reports a missing image.
     _means(
         # The last words are podman's.
         r"No such image|does not exist locally|tag does not exist|image not known",

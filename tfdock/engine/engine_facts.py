@@ -1,6 +1,6 @@
-"""Read the facts of an engine from what it says of itself.
+"""Read an engine's facts from its own information.
 
-An engine of this machine can be asked for them at once. Nothing here needs the SDK: importing it takes longer than
+An engine on this machine can report them at once. Nothing here needs the SDK: importing it takes longer than
 all the rest of `tfdock check`.
 """
 
@@ -27,7 +27,7 @@ _NO_FACTS = (ValueError, LookupError, TypeError, AttributeError)
 
 def engine_info(info: Mapping[str, Any], version: Mapping[str, Any], address: EngineAddress) -> EngineInfo:
     """Return the facts of an engine, from its description of itself and its version."""
-    # podman answers like Docker. Only the names of its components tell.
+    # podman answers like Docker. Only the names of its components show this.
     components = " ".join(component.get("Name", "") for component in version.get("Components") or ())
     podman = "podman" in components.lower()
     data_root = info.get("DockerRootDir", "")
@@ -49,7 +49,7 @@ def engine_info(info: Mapping[str, Any], version: Mapping[str, Any], address: En
         rootless="rootless" in security,
         remaps_users="userns" in security,
         selinux="selinux" in security,
-        # The names as Docker and podman write them. An engine that leaves one out has the limit.
+        # The names as Docker and podman write them. An engine that omits a field supports the limit.
         limits_memory=info.get("MemoryLimit", True),
         limits_cpus=info.get("CpuCfsQuota", True),
     )
@@ -95,7 +95,7 @@ class _EngineConnection(http.client.HTTPConnection):
 
 
 def quick_facts() -> EngineInfo | None:
-    """Return the facts of this machine's engine; None if none answers at once, or if it runs elsewhere."""
+    """Return the facts of this machine's engine; None if no engine answers at once, or it is remote."""
     try:
         address = find_address(None)
         if not address.url.startswith(_UNIX):

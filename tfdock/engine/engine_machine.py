@@ -15,7 +15,7 @@ from tfdock.types import EngineInfo, Machine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuAccess:
-    """How a container sees GPUs; `missing` says why it does not."""
+    """How a container gets GPUs; `missing` is the reason if it cannot."""
 
     gpus: bool = False
     devices: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ def engine_machine(info: EngineInfo) -> Machine:
 def engine_data(info: EngineInfo) -> Path | None:
     """Return the folder of an engine's images and containers, if it is visible from here.
 
-    An engine in a virtual machine, or with another root folder, means another place by this path.
+    For an engine in a virtual machine, or with another root folder, this path is another place.
     """
     root = Path(info.data_root) if info.local and info.data_root else None
     return root if root and nearest(root) == root else None
@@ -49,7 +49,7 @@ def caller_user(info: EngineInfo, uid: int, gid: int) -> str:
 
 
 def gives_gpus(info: EngineInfo, accelerator: Accelerator) -> bool:
-    """Return whether an engine on this machine can give containers the GPUs of a family, by a runtime for them."""
+    """Return whether an engine on this machine has a container runtime for this family of GPUs."""
     runtime = accelerator.engine_runtime
     # `--gpus` needs no registered runtime: the engine runs the toolkit's hook if that is installed.
     return runtime is not None and (
@@ -64,11 +64,11 @@ def gpu_access(accelerator: Accelerator | None, info: EngineInfo) -> GpuAccess:
     runtime, devices = accelerator.engine_runtime, accelerator.device_files
     if gives_gpus(info, accelerator):
         return GpuAccess(gpus=True)
-    # Device files are those of this machine, which an engine elsewhere does not have.
+    # The device files are on this machine, and a remote engine does not have them.
     if devices and info.local and all(Path(device).exists() for device in devices):
         return GpuAccess(devices=devices, groups=tuple(sorted(_groups(devices))))
     wants = f"the runtime `{runtime}`" if runtime else " and ".join(devices)
-    # Docker also lists names such as `io.containerd.runc.v2`, which nobody has installed for GPUs.
+    # Docker also lists built-in names such as `io.containerd.runc.v2`, which are not for GPUs.
     have = ", ".join(name for name in info.runtimes if "." not in name) or "none"
     return GpuAccess(missing=f"the engine gives containers no such GPU: it needs {wants}, but has {have}")
 

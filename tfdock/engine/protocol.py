@@ -62,7 +62,7 @@ class Cancel:
 class ImageInfo:
     """An image of the engine's."""
 
-    id: str  #: Its id, good within this engine only.
+    id: str  #: The image's id, valid in this engine only.
     tags: tuple[str, ...] = ()  #: Its tags.
     digests: tuple[str, ...] = ()  #: Its digests in registries, such as `name@sha256:…`.
     labels: Mapping[str, str] = field(default_factory=dict)  #: Its labels.
@@ -138,17 +138,17 @@ class Engine(Protocol):
         """Pull an image from its registry; raise NetworkError (`image-not-found`, `registry-…`)."""
 
     def build(self, request: ImageBuild, output: Output, cancel: Cancel) -> str:
-        """Build an image, forward its output as it comes, return the image's id.
+        """Build an image, forward the output as it arrives, and return the image's id.
 
         A failing step raises BuildFailed (`image-step-failed`), a full disk DiskFull. Intermediate containers are
         always removed. When `cancel` is set the engine is told to stop and Interrupted is raised.
         """
 
     def tag(self, image: str, name: str) -> None:
-        """Give an image a name (`repository:tag`), taking it from whichever had it."""
+        """Give an image a name (`repository:tag`); another image with this name loses it."""
 
     def push(self, name: str, output: Output) -> Digest:
-        """Push the image of that name to the registry in it; return its manifest's digest there.
+        """Push the image with this name to the registry in the name; return the manifest's digest.
 
         Raises NetworkError (`registry-…`), and EngineError (`image-missing`) if there is no such image.
         """
@@ -157,10 +157,10 @@ class Engine(Protocol):
         """Remove an image's name, and the image if this was its last name. Do nothing if it is absent."""
 
     def dangling(self, label: str) -> list[ImageInfo]:
-        """Return unnamed images with that label that are not the base of another image."""
+        """Return unnamed images with this label that are not the base of another image."""
 
     def save(self, images: Sequence[str], cancel: Cancel) -> Iterator[bytes]:
-        """Yield an archive of these images, by name, as it comes; layers that they share are in it once.
+        """Stream an archive of the named images; shared layers are stored once.
 
         The end does not mean that the archive is complete: the caller checks its last bytes.
         """
@@ -178,10 +178,10 @@ class Engine(Protocol):
         """Start a container."""
 
     def follow(self, container: str) -> Iterator[bytes]:
-        """Yield its output from the start, as it comes, until it has ended or is gone: then ask `state`."""
+        """Yield the container's output from the start, until it has ended or is gone; `state` then tells which."""
 
     def state(self, container: str) -> ContainerState | None:
-        """Return its state, or None if it is gone."""
+        """Return the container's state, or None if it is gone."""
 
     def signal(self, container: str, name: str) -> None:
         """Send a signal (`INT`, `TERM`, `KILL`) to its first process; silent if it no longer runs."""
@@ -190,7 +190,7 @@ class Engine(Protocol):
         """Kill and remove a container; silent if it is gone."""
 
     def containers(self, label: str, value: str | None = None) -> list[ContainerState]:
-        """Return all containers, running or not, that carry the label (with that value)."""
+        """Return all containers, running or not, with the label (and this value)."""
 
     def read_file(self, container: str, path: str) -> bytes | None:
         """Return the bytes of a container's regular file, at most `LARGEST_FILE`; None if it is absent.
@@ -199,7 +199,7 @@ class Engine(Protocol):
         """
 
     def put(self, container: str, folder: str, archive: Iterable[bytes]) -> None:
-        """Unpack a tar archive in a folder of a container that does not run, with the owners that it names."""
+        """Unpack a tar archive into a folder of a stopped container, with the archive's owners."""
 
     def get(self, container: str, path: str) -> Iterator[bytes]:
         """Yield a folder of a container, running or not, as a tar archive.
@@ -208,20 +208,20 @@ class Engine(Protocol):
         """
 
     def create_volume(self, name: str, labels: Mapping[str, str], options: Mapping[str, str] | None = None) -> None:
-        """Create a volume, unless there is one of that name.
+        """Create a volume, unless one with this name exists.
 
         `options` go to the engine's `local` driver, which mounts them when a container starts. Starting raises
         EngineError (`volume-mount-refused`) if they cannot be mounted.
         """
 
     def volumes(self, label: str, value: str | None = None) -> list[str]:
-        """Return the names of all volumes that carry the label (with that value), sorted."""
+        """Return the sorted names of all volumes with the label (and this value)."""
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume that no container has; silent if it is absent."""
 
     def memory_killed(self, container: str) -> bool:
-        """Return whether the container of that id had an out-of-memory event, even if it is gone."""
+        """Return whether the container with this id had an out-of-memory event, even if it is gone."""
 
     def attach(self, container: str) -> int:
         """Start a container with this process's terminal attached; return its exit code (`tfdock shell`)."""

@@ -31,8 +31,8 @@ def break_off(response: requests.Response) -> None:
 class StreamWatch:
     """Breaks off a silent stream if the engine does not answer a ping either.
 
-    A frozen engine keeps its connections: a build on one is silent forever, without an error. A read timeout does not
-    help, because a compiler may be silent for an hour.
+    A frozen engine keeps its connections open, so a build on it is silent forever, without an error. A read timeout
+    does not help, because a compiler may be silent for an hour.
     """
 
     def __init__(self, response: requests.Response, alive: Callable[[], bool], silence: float) -> None:
@@ -65,7 +65,7 @@ class StreamWatch:
 def body_chunks(response: requests.Response) -> Iterator[bytes]:
     """Yield the body as it comes.
 
-    Sized reads would wait until the size is full, so they are for unchunked bodies only.
+    Sized reads would wait for the full size, so they are used for unchunked bodies only.
     """
     chunked = getattr(response.raw, "chunked", False)
     return iter(response.iter_content(None if chunked else 1 << 16))
@@ -130,7 +130,7 @@ class EngineUpload:
                 # An empty piece would end the chunked body (RFC 9112, 7.1).
                 if chunk:
                     yield chunk
-        # Not GeneratorExit, which only says that nobody reads on.
+        # Not GeneratorExit, which only means that the reader has stopped.
         except Exception as error:
             self.error = error
             raise
@@ -149,7 +149,7 @@ def wait_forever(response: requests.Response) -> None:
 
 # The classic builder prints these lines, podman `STEP 1/2: …`. Their messages have no field for step and container.
 _STEP = re.compile(r"(?:Step \d+/\d+ |STEP \d+/\d+): (.*)", re.DOTALL)
-#: How podman says that a step's command failed: its messages have no field for the exit code.
+#: podman's text for a failed command of a step: its messages have no field for the exit code.
 _ENDED = re.compile(r'building at STEP ".*": while running runtime: exit status (\d+)', re.DOTALL)
 _RUNNING = re.compile(r" ---> Running in ([0-9a-f]{12})\s*\Z")
 
@@ -170,7 +170,7 @@ class ImageProgress:
         text = message.get("stream", "")
         self.full = self.full or speaks_of_full_disk(text)
         if step := _STEP.match(text):
-            # A full disk counts for the step that met it: an earlier step went on in spite of it.
+            # A full disk is an error of the failed step only: earlier steps continued despite it.
             self.step, self.full = step[1].strip(), False
         elif running := _RUNNING.match(text):
             self.container = running[1]
@@ -183,7 +183,7 @@ class ImageProgress:
 
 
 def exit_code(message: Mapping[str, Any]) -> int | None:
-    """Return the exit code of the command that failed in an image step; None where the engine refused something."""
+    """Return the exit code of the failed command in an image step; None if the engine refused the step."""
     detail = message.get("errorDetail") or {}
     ended = _ENDED.search(detail.get("message") or "")
     code: int | None = detail.get("code")

@@ -32,14 +32,15 @@ def _forward(connection: socket.socket, source: int, sink: int, resized: int) ->
     waiting: list[int] = [connection.fileno(), source, resized]
     line_begun = False
     while True:
-        # The engine does not hand the end of a piped input on to a terminal, so Ctrl-D is typed, and typed again:
-        # a program that is not reading just then may throw it away.
+        # The engine does not pass the end of piped input to a terminal, so Ctrl-D is sent, and repeated: a program
+        # that is not reading at the moment may drop it.
         ready, _, _ = select.select(waiting, [], [], None if source in waiting else 1)
         if connection.fileno() in ready and not _forward_output(connection, sink):
             return
         if source in ready:
             data = os.read(source, 1 << 12)
-            # Within a line Ctrl-D only hands on what was typed (termios(3), VEOF). So a line break goes before it.
+            # Within a line Ctrl-D only hands on what was typed (termios(3), VEOF). So a line break is sent before
+            # Ctrl-D.
             _send_input(connection, data or (b"\n" if line_begun else b"") + _END_OF_INPUT)
             line_begun = not data.endswith((b"\n", b"\r"))
             if not data:
@@ -57,7 +58,7 @@ def _forward_output(connection: socket.socket, sink: int) -> bool:
     except ConnectionError:  # the engine died: whoever asks for the exit code will see
         return False
     rest = memoryview(data)
-    # A pipe may take a part only.
+    # A pipe may accept only a part.
     while rest:
         rest = rest[os.write(sink, rest) :]
     return bool(data)

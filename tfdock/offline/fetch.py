@@ -107,7 +107,7 @@ class Bundler:
                     )
                     yield BundleWorkFolder(supervisor, folders.own, folders.staged / target.name)
             finally:
-                # The first error is the one to report; the journal keeps what cannot be cleaned now.
+                # Report the first error; the journal lists everything that could not be cleaned up.
                 with suppress(TfdockError, OSError):
                     journal.clean_own_run(settings.state_dir, entry, self.session.engine)
 

@@ -29,7 +29,7 @@ def build_info(source: bytes) -> Mapping[str, object] | None:
     """
     try:
         with warnings.catch_warnings():
-            # Of a stranger's code nobody here can mend: `1if x` would be told on standard error.
+            # Ignore warnings about untrusted code: `1if x` would print one on standard error.
             warnings.simplefilter("ignore")
             tree = ast.parse(source)
     # NUL bytes give a ValueError, deep nesting the last two.

@@ -84,7 +84,7 @@ class Section:
 
 def machine(data: bytes) -> str:
     """Return the processor of a file, from its first 20 bytes: `x86_64`, else `machine-<number>`."""
-    # Byte 5 says the byte order. A file for s390x must be named as one, though no more of it is read.
+    # Byte 5 says the byte order. A file for s390x must be recognised, but nothing else of it is read.
     number = int.from_bytes(data[18:20], "big" if data[5:6] == b"\2" else "little")
     return MACHINES.get(number, f"machine-{number}")
 
@@ -149,7 +149,10 @@ def section_headers(read: Callable[[int, int], bytes], head: ElfHeader) -> tuple
 
 
 def named_sections(rows: list[_SectionRow], names: bytes, wanted: Iterable[str]) -> list[Section]:
-    """Return the sections of these names. Linkers let one name be the end of another, so a name may lie anywhere."""
+    """Return the sections of these names.
+
+    Linkers may store a name as the end of another name, so a name may start anywhere.
+    """
     places = {}
     for name in wanted:
         text = name.encode() + b"\0"
@@ -227,7 +230,7 @@ def has_kernel(cubin: bytes) -> bool:
     """Return whether a whole cubin has code: a section `.text.<kernel>` that is not empty."""
     head = header(cubin)
     if head.machine != EM_CUDA:
-        # The payload of a cubin entry can be any file. Another one tells nothing about kernels.
+        # The payload of a cubin entry can be any file. Other symbols say nothing about kernels.
         raise ElfError("a cubin is for another machine")
     rows, (_, _, offset, size) = section_headers(lambda start, length: cubin[start : start + length], head)
     names = cubin[offset : offset + size]

@@ -27,7 +27,7 @@ class Images:
     count: int  #: How many images there are.
     size: int  #: Bytes in the file.
     packing: tuple[Packing, ...]  #: How they are packed.
-    isa: str = ""  #: The newest PTX ISA version among them, such as `8.3`; empty for other kinds.
+    isa: str = ""  #: The newest PTX ISA version of the images, such as `8.3`; empty for other kinds.
 
     def plus(self, other: Images) -> Images:
         """Add the figures of two groups of GPU code of the same kind and target."""
@@ -44,10 +44,10 @@ class Images:
 
 @dataclass(slots=True, kw_only=True)
 class FoundCode:
-    """A container (CUDA) or a bundle (HIP) where it lies in a file, and its images by kind and target.
+    """A container (CUDA) or bundle (HIP): its position in the file, and its images by kind and target.
 
-    `exact`: `end` is where it ends, and not only how far it was read. `kernels`: whether any image has, or may have,
-    a kernel. `problem` is half a sentence on what is damaged.
+    `exact`: `end` is the container's real end, not only the end of the read part. `kernels`: whether any image has,
+    or may have, a kernel. `problem` is half a sentence on what is damaged.
     """
 
     family: Literal["cuda", "hip"]
@@ -63,8 +63,8 @@ class FoundCode:
 class Containers:
     """Containers (CUDA: fat binaries, HIP: offload bundles) that hold code for the same targets.
 
-    A container is what the runtime chooses from for one kernel: a GPU that one container does not serve lacks the
-    kernels in it, whatever the others hold. A stub, such as nvcc's device-link stubs, is no kernel's container.
+    The runtime chooses a kernel's code from one container. If a container does not support a GPU, this GPU lacks its
+    kernels, whatever other containers have. A stub, such as nvcc's device-link stubs, is no kernel's container.
     """
 
     sass: tuple[str, ...] = ()  #: NVIDIA machine code in each of them.
@@ -86,7 +86,7 @@ class Containers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCode:
-    """The GPU code of a library: its images by kind and target, in order, and its containers by what they hold."""
+    """The GPU code of a library: its images sorted by kind and target, and its containers by their contents."""
 
     images: tuple[Images, ...] = ()
     containers: tuple[Containers, ...] = ()
@@ -124,7 +124,7 @@ class Library:
     input of the device linker and never runs; `embedded` stands among other data, and the program hands it to the
     driver itself (None: not looked for).
 
-    `problems` are what is damaged in it, a sentence each: then its facts are incomplete.
+    `problems` describes each damage in a sentence; with damage, the facts are incomplete.
     """
 
     path: str
@@ -222,8 +222,8 @@ FIXES: Mapping[str, str] = {
 class WheelError(Exception):
     """A file that is not a valid wheel.
 
-    `code` is a stable kebab-case word (a key of `FIXES`), `message` one sentence naming the member and the
-    values that disagree, `fix` one sentence saying what to do.
+    `code` is a stable kebab-case word (a key of `FIXES`). `message` is a sentence with the member and the conflicting
+    values. `fix` is a sentence with the action to take.
     """
 
     def __init__(self, code: str, message: str, fix: str) -> None:

@@ -50,7 +50,7 @@ def runs_on_python(python_tag: str, abi_tag: str, python: str) -> bool:
     # Up to 3.7 the ABI's name has the Python's configuration: m for its allocator, u for wide characters.
     abis = [f"cp{number}", f"cp{number}m", f"cp{number}mu"]
     supported = {
-        # Interpreter and ABI alone are asked, so the platform is `any` on both sides.
+        # Only interpreter and ABI are compared, so the platform is `any` on both sides.
         *cpython_tags((major, minor), abis=abis, platforms=["any"]),
         *compatible_tags((major, minor), interpreter=f"cp{number}", platforms=["any"]),
     }
@@ -58,7 +58,7 @@ def runs_on_python(python_tag: str, abi_tag: str, python: str) -> bool:
 
 
 def constraints(build_id: str, files: Iterable[str]) -> str:
-    """Return a constraints file that holds pip to the wheels of a build, given by their file names.
+    """Return a constraints file that limits pip to the wheels of a build, given by file name.
 
     Raises packaging's InvalidWheelFilename for any other file name.
     """

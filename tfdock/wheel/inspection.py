@@ -28,7 +28,7 @@ class Inspection:
     """The contents of a wheel.
 
     `libraries` are all ELF files, by path. `build_info` is TensorFlow's own account of its build, or
-    None. `traces` maps each byte string that was looked for to the files that hold it. `header_versions` are the
+    None. `traces` maps each searched byte string to the files that contain it. `header_versions` are the
     versions of toolkits (`cuda`: `12.5.1`) by the headers in the wheel. `unread` are libraries of other systems: path
     -> which (`Windows`).
     """
@@ -82,8 +82,8 @@ def build_info_of(archive: Archive) -> Mapping[str, object] | None:
 def toolkit_extra(file: BinaryIO) -> str:
     """Return the extra that installs the CUDA libraries of a wheel's own CUDA (`and-cuda`); empty without one.
 
-    An extra names packages such as `nvidia-cudnn-cu12`. A wheel built with another major version of CUDA has the same
-    extra, whose libraries are wrong for it. Raises `WheelError` as `metadata` does.
+    An extra names packages such as `nvidia-cudnn-cu12`. A wheel built with another CUDA major version has the same
+    extra, with the wrong libraries. Raises `WheelError` as `metadata` does.
     """
     archive = open_archive(file)
     facts = metadata_of(archive)
@@ -127,7 +127,7 @@ class _Gathering:
     def add(self, library: Library, read: int) -> None:
         """Add a library; `read` is how many containers, and targets in them, were looked at for it."""
         with self._lock:
-            # One bound holds for all libraries of a wheel; a library counts as a hundred facts.
+            # One limit applies to all libraries of a wheel; a library counts as a hundred facts.
             self._facts += 100 + read
             if self._facts > _MOST_FACTS:  # leave this library out; others may still fit
                 fail("wheel-too-large", "The wheel's libraries, or the GPU code in them, are too many to list.")
@@ -135,7 +135,7 @@ class _Gathering:
 
 
 class _Look:
-    """Looks at a member, and keeps what it tells of itself."""
+    """Inspects a member and stores its facts."""
 
     def __init__(self, gathering: _Gathering, member: Member) -> None:
         self._all, self._member = gathering, member

@@ -1,10 +1,10 @@
 """Read one shared library in a single pass: the libraries it needs, and the GPU code in it.
 
-What says where everything lies, the table of sections, stands at the end of a file that may have a gigabyte. So the
-first pass keeps what is likely to be asked for (the beginning, where the linker puts the names of what is needed),
-and collects the containers of GPU code wherever a segment may hold them; when the sections are known, each is held
-against what was collected. Only where that does not fit, as in files that no usual linker wrote, are the contents
-read again, then knowing where to look. The result is the same either way.
+The section table, which has all positions, is at the end of a file that may have a gigabyte. So the
+first pass stores the parts that are likely to be needed: the beginning, where linkers put the names of needed
+libraries. It also collects GPU containers in all segments that may have them. Later, each section is compared with
+the collected containers. If this fails, as in files from unusual linkers, a second pass reads the contents at known
+positions. The result is the same either way.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KEPT_OF_SMALL = 24 << 20
 _KEPT_PART = 8
 _WINDOW = 64 << 10
 _NAMES = b".shstrtab\0"  # the name of the section that holds the section names
-# A bound for what is held: 65,533 sections can share 16 MiB of names.
+# A limit on memory: 65,533 sections can share 16 MiB of names.
 _MOST_NAMES = 16 << 20
 _MOST_TEXT = 64 << 10  # of all names together
 _MOST_PLACES = 16  # sections with GPU code
@@ -49,8 +49,8 @@ _MOST_PROBLEMS = 10
 class LibraryScan:
     """Reads an ELF file of `size` bytes: `feed` its contents in blocks, then ask for the `library`.
 
-    It is None where the contents are needed from the start: before the first pass, and once more for a file of an
-    unusual layout. Damage does not raise: `Library.problems` lists it.
+    It is None if the contents are needed from the start: before the first pass, and again for an unusual layout.
+    Damage does not raise: `Library.problems` lists it.
     """
 
     def __init__(self, path: str, size: int) -> None:
@@ -80,7 +80,7 @@ class LibraryScan:
             self._kept.changed = False
         self._kept.feed(self._offset, block)
         self._offset += len(block)
-        # When the headers say what is wanted, its beginning may have passed already.
+        # The needed part may have started before the headers are known.
         self._before = block[-_WINDOW:] if len(block) >= _WINDOW else (self._before + block)[-_WINDOW:]
 
     def library(self) -> Library | None:
@@ -152,7 +152,7 @@ class LibraryScan:
 
     def _find_names(self, at: int) -> Program[None]:
         """Keep what surrounds the section names, wherever they stand: some linkers put much behind them."""
-        # The name may also stand in data. A file full of it must not keep all of itself in memory.
+        # The name may also stand in data. A file full of such bytes must not be stored in memory completely.
         for _ in range(16):
             at = yield SeekRequest(
                 at, self._size, lambda data, _, start: int(stringzilla.find(data, _NAMES, start)), len(_NAMES)
@@ -162,14 +162,15 @@ class LibraryScan:
             self._kept.want(at - _WINDOW, 2 * _WINDOW)
             at += len(_NAMES)
 
-    # --- the second: where the sections say they are -------------------------------------------------------------
+    # --- the second pass: at the positions in the section table
+    # -------------------------------------------------------------
 
     def _walk(self) -> Program[None]:
         """Walk each wanted section from its start; bytes between containers are reported as damage."""
         places, self._walks = self._walks, []
         at = 0
         for place in places:
-            # A reader goes forwards only.
+            # A reader only moves forwards.
             if place.start < at:  # of overlapping sections only the first is walked
                 self._walked.setdefault(place, [])
                 continue
@@ -215,7 +216,7 @@ class _FindAny:
 
     def __init__(self) -> None:
         self._stretch = (0, 0)
-        self._answers: dict[Find, tuple[int, int]] = {}  # in that stretch: where a search began, and its answer
+        self._answers: dict[Find, tuple[int, int]] = {}  # in this part: the start of a search, and its result
 
     def __call__(self, data: bytes, base: int, start: int) -> int:
         if self._stretch != (base, len(data)):
@@ -223,7 +224,7 @@ class _FindAny:
         hits = []
         for find in (fatbin.find, offload.find):
             began, at = self._answers.get(find, (len(data) + 1, -1))
-            # Without memory, each match of one kind repeats the search for the other: quadratic time.
+            # Without this memory, each match of one kind would repeat the search for the other kind: quadratic time.
             if began > start or -1 < at < start:
                 at = find(data, base, start)
                 self._answers[find] = (start, at)
@@ -239,17 +240,17 @@ def _code_at(start: int, stop: int) -> Program[FoundCode]:
 
 
 def _chain(codes: Mapping[int, FoundCode], place: _Place) -> list[FoundCode] | None:
-    """Return the containers that fill a section without a gap; None if the collected ones do not."""
+    """Return the collected containers of a section; None if they do not fill it without gaps."""
     inside = sorted(start for start in codes if place.start <= start < place.stop)
     chain, at = list[FoundCode](), place.start
     for start in inside:
         code = codes[start]
-        # Anything odd is left to the exact walk, which can tell a gap from a damaged container.
+        # Unusual cases go to the exact walk, which distinguishes a gap from a damaged container.
         if not 0 <= start - at < _SLACK or code.problem or code.family != place.family:
             return None
         chain.append(code)
         at = _aligned(code)
-        # Version 1 of `CCOB` does not say where it ends, so the next one's start is its end.
+        # Version 1 of `CCOB` has no length, so a bundle ends where the next one starts.
         if not code.exact:
             at = inside[len(chain)] if len(chain) < len(inside) else place.stop
     return chain if place.stop - _SLACK < at < place.stop + _ALIGNMENTS[place.family] else None
@@ -290,7 +291,10 @@ class _Lacking(Exception):
 
 @dataclass(slots=True)
 class _Kept:
-    """Parts of a file of `size` bytes. `want` says which; `lacking` are those asked for and not here."""
+    """Parts of a file of `size` bytes.
+
+    `want` selects the parts; `lacking` are the requested parts that are missing.
+    """
 
     size: int
     changed: bool = False
@@ -307,19 +311,19 @@ class _Kept:
 
     def want_lacking(self) -> None:
         """Prepare for another pass."""
-        for start, stop in self.lacking:  # the next wanted bytes may lie before it or behind it
+        for start, stop in self.lacking:  # the next wanted bytes may be before or after it
             self.want(start - _WINDOW, stop - start + 2 * _WINDOW)
         self.lacking = []
 
     def feed(self, offset: int, block: bytes) -> None:
         for start, stop in self._wanted:
             first, last = max(start, offset), min(stop, offset + len(block))
-            # Wanted ranges overlap. Of two parts with one start the longer serves both.
+            # Wanted ranges overlap. If two parts start together, the longer one is enough for both.
             if first < last and len(self._parts.get(first, b"")) < last - first:
                 self._parts[first] = block[first - offset : last - offset]
 
     def read(self, start: int, length: int) -> bytes:
-        """Return bytes of the file, fewer at its end; raises `_Lacking` if they were not kept."""
+        """Return bytes of the file, fewer at its end. Raises `_Lacking` if they were not stored."""
         stop = min(start + length, self.size)
         pieces = []
         at = start
@@ -336,7 +340,7 @@ class _Kept:
     def _part(self, at: int) -> tuple[int, bytes | None]:
         if len(self._starts) != len(self._parts):
             self._starts = sorted(self._parts)
-        # Parts overlap: the nearest start may belong to a short part, and an earlier one reach further.
+        # Parts overlap: the part with the nearest start may be short, and an earlier part may be longer.
         for index in reversed(range(bisect.bisect_right(self._starts, at))):
             start = self._starts[index]
             part = self._parts[start]
@@ -349,7 +353,7 @@ class _Kept:
 
 
 class _Assembly:
-    """Makes the facts out of what was kept. What is damaged or not at hand leaves its facts out."""
+    """Computes the facts from the stored parts. Damaged or missing parts give no facts."""
 
     def __init__(
         self,
@@ -366,7 +370,7 @@ class _Assembly:
         """Return all readable facts."""
         data = self._kept.read(0, elf.HEADER_SIZE)
         machine = elf.machine(data)
-        # A 32-bit or big-endian library is no damage: its machine is told, and no more of it is read.
+        # A 32-bit or big-endian library is not damaged: its machine is reported, and nothing else is read.
         if len(data) == elf.HEADER_SIZE and not elf.is_read(data):
             return Library(path=self._path, size=self._size, machine=machine, versions={})
         try:
@@ -397,7 +401,7 @@ class _Assembly:
         )
 
     def _try_part(self, part: Callable[[], T]) -> T | None:
-        """Return a part of the facts; None if it is damaged, or if another pass must read it first."""
+        """Return a part of the facts; None if the data is damaged, or another pass must read it first."""
         with contextlib.suppress(_Lacking):
             try:
                 return part()
@@ -479,7 +483,7 @@ class _Assembly:
         return (
             _gpu_code(code for place in places if place.loadable for code in placed[place]),
             _gpu_code(code for place in places if not place.loadable for code in placed[place]),
-            # Damage there more likely means that it is not GPU code.
+            # Damage in such data more likely means that it is not GPU code.
             _gpu_code(code for code in apart if code.images and not code.problem),
         )
 
@@ -534,7 +538,7 @@ class _Needs:
 
 @dataclass(slots=True)
 class _Strings:
-    """The dynamic string table: where it lies, its size, and how much may still be taken from it."""
+    """The dynamic string table: its position, its size, and how many bytes may still be read."""
 
     kept: _Kept
     start: int
@@ -553,7 +557,7 @@ class _Strings:
         return text
 
 
-#: Versions that stand for a feature -> the first version with it (glibc 2.36, NEWS).
+#: Version names of a feature -> the first version with this feature (glibc 2.36, NEWS).
 _IMPLIED = {"GLIBC_ABI_DT_RELR": "GLIBC_2.36"}
 
 

@@ -25,7 +25,7 @@ ALIGNMENT = 4096
 _MOST_ENTRIES = 1024
 _MOST_ID = 512
 _NAME = re.compile(rb"[!-~]+")
-# Enough of a compressed bundle for its table of entries, which stands in zstd's first block.
+# Enough of a compressed bundle for its table of entries, which is in zstd's first block.
 _BLOCK = 128 << 10  # what a block unpacks to at the most, and so what it takes, but for its header
 _HEAD = _BLOCK + 64
 # Versions 1 to 3 exist. Later ones are found as well, to be reported and not overlooked.
@@ -39,7 +39,7 @@ _LAYOUTS = {1: ("", "<I", 20), 2: ("<I", "<I", 24), 3: ("<Q", "<Q", 32)}
 def find(data: bytes, base: int, start: int) -> int:
     """Return the next offset where a bundle may start.
 
-    The long magic counts anywhere: bundles that a program loads itself lie among its constants. The short magic
+    The long magic counts anywhere: bundles that a program loads itself are among its constants. The short magic
     occurs by chance. It counts with a valid version and method, at a multiple of 4096.
     """
     plain = int(stringzilla.find(data, MAGIC, start))
@@ -131,8 +131,8 @@ class _Table:
             self._targets[code] = self._targets.get(code, 0) + size
 
     def _field(self, length: int) -> Program[bytes]:
-        # Where no entry follows, the magic is a constant of a program: other code may follow it at once, so those
-        # bytes are still asked for.
+        # If no entry follows, the magic is a constant of a program. GPU code may follow at once, so these bytes are
+        # still read.
         kept = self.at if self.entries else self._start
         data = yield TakeRequest(kept, self.at + length - kept)
         field: bytes = data[self.at - kept :]
@@ -157,7 +157,7 @@ def _compressed(parsed: FoundCode, stop: int) -> Program[None]:
         parsed.problem = "it claims more bytes than exist"
         return
     parsed.exact = bool(total)
-    # Its first page belongs to it: the packed data begin with the long magic, which is not another bundle.
+    # The first page is part of the bundle: packed data start with the long magic, which is not another bundle.
     parsed.end = end if parsed.exact else parsed.start + ALIGNMENT
     data = yield TakeRequest(parsed.start + data_at, min(end - parsed.start - data_at, _HEAD))
     # Offsets in a packed bundle count from its unpacked start, so they say nothing about the file.
@@ -184,7 +184,7 @@ def _unpacked(data: bytes, packing: Packing) -> bytes:
 def _first_block(data: bytes) -> bytes:
     """Return a zstd frame of the first block alone (RFC 8878, 3.1.1).
 
-    clang lets a frame refer back 128 MiB, and unpacking it as it is would take that much memory at once.
+    clang's frames may refer back 128 MiB, and a plain decoder would need this much memory at once.
     """
     descriptor = data[4]
     single = bool(descriptor & 0x20)

@@ -11,7 +11,7 @@ from packaging.specifiers import Specifier
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-# The wheel will run in a Linux container. This machine's own values would make the answer depend on it.
+# The wheel will run in a Linux container. This machine's own values would make the result depend on the machine.
 _ENVIRONMENT = {
     "implementation_name": "cpython",
     "os_name": "posix",
@@ -27,8 +27,8 @@ _ENVIRONMENT = {
 class RequiredPackage:
     """A package that pip installs with the wheel. `package` is its normalised name.
 
-    It comes in version `oldest` exactly; or, where that is not `exact`, in the newest there is below `before`, if
-    there is such a bound, and `oldest` may be empty.
+    If `exact`, the requirement is version `oldest`. Otherwise it is the newest version, below `before` if there is
+    this limit; `oldest` may be empty.
     """
 
     package: str
@@ -93,7 +93,7 @@ def _exact(spec: Specifier) -> str:
 
 
 def _bounds(spec: Specifier) -> tuple[str, str]:
-    """Return the version that a specifier begins at, and the first that is too new for it; empty without a bound."""
+    """Return the lowest version of a specifier, and the first that is too new; empty without a limit."""
     release = _release(spec)
     match spec.operator if release else "":
         case ">=" | ">":

@@ -6,8 +6,8 @@ Contents stream in blocks of 1 MiB, in one thread or two. Besides a block each, 
 wheel's own documents (RECORD, METADATA, WHEEL) are held in memory: some 20 MiB for a TensorFlow wheel with 20,000
 members.
 
-Every file handed in must be seekable; it is left open, at no particular position. What makes a file not a
-wheel raises `WheelError`; what its RECORD gets wrong is collected, all of it, as `RecordProblem` values.
+Every file handed in must be seekable; it is left open, at no particular position. A file that is not a wheel raises
+`WheelError`. All errors of RECORD are collected as `RecordProblem` values.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class WheelFacts:
 
     `name` and `version` are normalised (`tensorflow-cpu`, `2.18.0`), `build` is `""` without a build tag,
     and the three tags stand as in the file name (`manylinux_2_17_x86_64.manylinux2014_x86_64`). `size` is
-    the file's, in bytes; `sha256` is hexadecimal; `members` counts files, not folders. `record_problems` is
-    sorted by path, and `record_ok` says that it is empty. `tag_problem` is a sentence where WHEEL has other tags
-    than the file's name.
+    the file's, in bytes; `sha256` is hexadecimal; `members` counts files, not folders. `record_problems` is sorted by
+    path; `record_ok` is true if there are none. `tag_problem` is a sentence where WHEEL has other tags than the
+    file's name.
     """
 
     name: str
@@ -90,7 +90,7 @@ class WheelMetadata:
 
 
 class MemberScan(Protocol):
-    """Looks at one member while it is read: gets all bytes, in order. `again`: whether it needs them again."""
+    """Inspects one member while it is read; receives all bytes in order. `again`: whether it needs them again."""
 
     def feed(self, data: bytes, /) -> object: ...
     def again(self) -> bool: ...
@@ -116,7 +116,7 @@ def facts_of(archive: Archive, filename: str, watch: Watch | None = None, *, ren
     """
     name = _parse_filename(filename)
     _check_identity(archive, name)
-    # Installers go by the file's name, but only WHEEL says what the builder meant.
+    # Installers use the file's name, but only WHEEL has the builder's own tags.
     tag_problem = _tag_problem(archive, name)
     if tag_problem and not renamed:
         fail("wheel-tag-mismatch", tag_problem)
@@ -156,12 +156,11 @@ def normalize(
     """Write to `target` the one wheel that stands for all wheels with the same contents; return its file
     name.
 
-    Members are sorted, `.dist-info` last and RECORD last of all; they have one time, mode 755 or 644, no
-    extra fields and no comments; folders are dropped, and so are the RECORD signatures, which the new
-    RECORD makes invalid. Contents stay as they are, but for RECORD and where a `version` is given: METADATA's
-    Version, the `.dist-info` and `.data` folders, the file name; where a `platform` is given: the last part of
-    WHEEL's Tag lines and of the file name. WHEEL's Tag lines keep their order: that is content, and nothing that
-    varies between two packings changes it.
+    Members are sorted, with `.dist-info` last and RECORD at the very end. They have one time, mode 755 or 644, no
+    extra fields and no comments. Folders are dropped. RECORD signatures are dropped too, because the new RECORD makes
+    them invalid. Only RECORD changes by default. A `version` changes METADATA's Version, the `.dist-info` and `.data`
+    folders, and the file name. A `platform` changes the last part of WHEEL's Tag lines and of the file name. WHEEL's
+    Tag lines keep their order, because it is content and does not vary between two packings.
 
     `epoch` is in seconds since 1970 UTC, rounded down to even and clamped to zip's years 1980 to 2107.
     `target` must be seekable and is overwritten from its start. The bytes also depend on the deflate
@@ -200,7 +199,7 @@ def normalize(
 def core_metadata(file: BinaryIO, filename: str) -> tuple[WheelMetadata, bytes]:
     """Return METADATA, read and as its bytes, of a wheel of that name. Raises `WheelError` as `read_wheel` does.
 
-    The other members are not unpacked: whether they are as RECORD says is not seen.
+    The other members are not unpacked or compared with RECORD.
     """
     name = _parse_filename(filename)
     archive = open_archive(file)
@@ -344,7 +343,7 @@ def metadata_of(archive: Archive) -> WheelMetadata:
         # Whatever the parsers raise, the wheel is at fault.
         fail("wheel-bad-metadata", f"METADATA does not parse: {error}.")
     for field in ("name", "version"):
-        # Two names or versions: readers would differ on which of them counts.
+        # Readers would use different ones of two names or versions.
         if field in unparsed:
             fail("wheel-bad-metadata", f"METADATA's {field.title()} is unreadable or given more than once.")
     if "name" not in raw or "version" not in raw:
@@ -430,7 +429,7 @@ def _with_platform(archive: Archive, platform: str) -> bytes:
 
 def _split_head(data: bytes) -> tuple[bytes, bytes, bytes]:
     """Split a document into its header block, with its last line end, the blank line, and the body."""
-    # The first blank line ends the headers. The description behind it may hold lines like headers.
+    # The first blank line ends the headers. The description after it may have lines that look like headers.
     match = re.search(rb"(?<=\n)\r?\n", data)
     if match is None:
         return data, b"", b""
@@ -594,7 +593,7 @@ def _urlsafe(digest: bytes) -> str:
 
 
 def _moves(archive: Archive, stem: str) -> list[tuple[Member, str]]:
-    """Return each member to copy and its new path, by the bytes of that path, those of `.dist-info` last.
+    """Return each member to copy and its new path, sorted by the path's bytes, with `.dist-info` last.
 
     `stem` is the new name of the two folders that are named after the wheel.
     """
@@ -629,7 +628,7 @@ def _copy_member(
         writer.add(path, member.mode, member.size, contents())
         size = member.size
     else:
-        # The replaced contents are read all the same, to compare them with the old RECORD.
+        # The replaced contents are still read, to compare them with the old RECORD.
         for _ in contents():
             pass
         writer.add_bytes(path, document, member.mode)

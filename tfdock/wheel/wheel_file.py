@@ -45,7 +45,7 @@ def bracketed_extra(path: Path) -> str:
     try:
         with path.open("rb") as file:
             extra = toolkit_extra(file)
-    # The extra is for an advice. A file that cannot be read is told where it is needed.
+    # The extra is for an advice. An unreadable file is reported where it is needed.
     except (OSError, WheelError):
         extra = ""
     return f"[{extra}]" if extra else ""

@@ -1,9 +1,8 @@
 """Read zip archives strictly, and write them in one fixed form.
 
-The archive is read and written here rather than with `zipfile` for two reasons: `zipfile` forgives what an attacker
-needs (it takes the last of two equal names, trusts the central directory, skips over bytes nobody accounts for), and
-the headers it writes differ a little between Python versions, while a normalised wheel must be the same bytes
-everywhere.
+This module does not use `zipfile`, for two reasons. `zipfile` accepts what an attacker needs: it takes the last of
+two equal names, trusts the central directory, and skips unknown bytes. Its headers also differ a little between
+Python versions, but a normalised wheel must have the same bytes everywhere.
 
 Contents stream in pieces of at most 1 MiB. What makes a file not a sound archive raises `WheelError`.
 """
@@ -75,8 +74,8 @@ _ZIP64_EXTRA, _UNICODE_PATH_EXTRA = 0x0001, 0x7075
 class Member(NamedTuple):  # made 40,000 times for a TensorFlow wheel, in half the time that a dataclass takes
     """A member, as listed in the central directory; sizes and offsets in bytes.
 
-    `header` is where its local header starts and `data` where its packed bytes do (0 until the header was
-    read); `unix_mode` is the 16 bits of st_mode, 0 when the packer gave none.
+    `header` is the offset of its local header, `data` of its packed bytes (0 until the header was read). `unix_mode`
+    is the 16 bits of st_mode, 0 if the archive has none.
     """
 
     name: str
@@ -146,7 +145,7 @@ class Archive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Directory:
-    """Where the central directory lies, in bytes, and how many entries it has."""
+    """The central directory: its offset and size in bytes, and its number of entries."""
 
     start: int
     size: int
@@ -211,7 +210,7 @@ def _find_directory(source: ByteSource) -> _Directory:
 
 
 def _other_kind(head: bytes) -> str:
-    """Return what a file that does not end like a zip archive seems to be, by its first bytes."""
+    """Return the likely type of a file without a zip archive's end, by its first bytes."""
     if not head:
         return "The file is empty."
     if head.startswith(_LOCAL_MAGIC):
@@ -237,7 +236,7 @@ def _zip64_directory(source: ByteSource, end: int, short: _Directory) -> tuple[_
     # The record's length does not count its first 12 bytes (APPNOTE 4.3.14.1).
     if magic != _END64_MAGIC or record_at + 12 + length != at:
         fail("wheel-not-a-zip", "The zip64 end record is damaged.")
-    # Readers without zip64 take the narrow values. They must see the same archive, or none.
+    # Readers without zip64 take the narrow values. Both kinds of readers must see the same archive, or none.
     pairs = ((short.count, count, _U16), (short.size, size, _U32), (short.start, start, _U32))
     if any(narrow not in (wide, limit) for narrow, wide, limit in pairs):
         fail("wheel-header-mismatch", "The two zip end records disagree.")
@@ -416,7 +415,7 @@ def _located(source: ByteSource, members: Iterable[Member], directory: _Director
 
 
 def _check_local_header(source: ByteSource, member: Member) -> int:
-    """Compare a member's local header with its directory entry; return where its packed bytes start."""
+    """Compare a member's local header with its directory entry; return the offset of its packed bytes."""
     header: tuple[bytes, int, int, int, int, int, int, int, int, int, int] = _LOCAL.unpack(
         source.read(member.header, _LOCAL.size)
     )
@@ -426,7 +425,7 @@ def _check_local_header(source: ByteSource, member: Member) -> int:
     rest = source.read(member.header + _LOCAL.size, name_length + extra_length)
     name = rest[:name_length]
     size, packed = _widen((size, packed), _extras(rest[name_length:], member.name), member.name)
-    # Readers of streams take the local name, others the directory's: both must get the same file.
+    # Streaming readers use the local name, others the directory's: both must get the same file.
     if name != member.name.encode():
         fail("wheel-header-mismatch", f"`{member.name}` has another name in its local header: {name!r}.")
     stated = (crc, packed, size)
@@ -445,7 +444,7 @@ def _check_local_header(source: ByteSource, member: Member) -> int:
 def _check_gap(source: ByteSource, member: Member, gap: int) -> None:
     """Check the `gap` bytes between a member's contents and what comes next: nothing, or its data
     descriptor."""
-    # Members that share bytes are how a zip bomb reaches a ratio that deflate alone cannot.
+    # A zip bomb shares bytes between members to reach a ratio that deflate alone cannot.
     if gap < 0:
         fail("wheel-overlapping-members", f"`{member.name}` reaches into the member or the directory after it.")
     if not member.flags & _DESCRIPTOR_FLAG:
@@ -464,8 +463,8 @@ def _check_gap(source: ByteSource, member: Member, gap: int) -> None:
 def pieces(source: ByteSource, member: Member) -> Iterator[bytes]:
     """Yield a member's contents unpacked, as they come, at most 1 MiB at a time.
 
-    Raises `WheelError` when size, CRC or deflate stream are not as the directory says: never more bytes than declared
-    are yielded, but what was yielded is known to be right only at the end.
+    Raises `WheelError` if size, CRC or deflate stream do not match the directory. It never yields more bytes than
+    declared, but the yielded bytes are verified only at the end.
     """
     crc, size = 0, 0
     for piece in _raw_pieces(source, member) if member.method == _STORED else _inflated_pieces(source, member):
@@ -481,7 +480,7 @@ def pieces(source: ByteSource, member: Member) -> Iterator[bytes]:
 def blocks(source: ByteSource, member: Member) -> Iterator[bytes]:
     """Yield a member's contents as `pieces` does, but in blocks of exactly 1 MiB, the last one shorter.
 
-    The blocks depend on the contents only, never on how they were packed, so that packing them again cannot either.
+    The blocks depend only on the contents, not on their packing, so repacking gives the same blocks.
     """
     block = bytearray()
     for piece in pieces(source, member):
@@ -527,10 +526,9 @@ def _inflated_pieces(source: ByteSource, member: Member) -> Iterator[bytes]:
 class ZipWriter:
     """Writes an archive whose bytes follow from the members added, their order and one time.
 
-    Empty members are stored and all others deflated: a rule by the size alone can be kept before anything
-    is packed, while "stored if deflate does not help" would need each such member twice, to save 0.03% of
-    it. For the same reason a member gets zip64's field by its unpacked size: from 7/8 of 4 GiB on, where
-    packing could pass 4 GiB.
+    Empty members are stored and all others deflated. This rule needs only the size. Storing members that deflate does
+    not shrink would need two passes, to save 0.03%. For the same reason the unpacked size decides about zip64's
+    field: from 7/8 of 4 GiB on, packing could exceed 4 GiB.
     """
 
     def __init__(self, target: BinaryIO, epoch: int) -> None:

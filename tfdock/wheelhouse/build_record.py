@@ -17,7 +17,7 @@ LARGEST_RECORD = 8 << 20  #: Bytes of a record; the record of a TensorFlow build
 # 128 characters, the most that the OCI distribution specification allows a tag.
 #: A build id names a folder of the wheelhouse and a tag.
 #:
-#: It begins with a letter or digit, so it is never `..` and never a file name of tfdock.
+#: A name begins with a letter or digit, so it is never `..` and never one of tfdock's own file names.
 BUILD_ID = re.compile(r"tf[0-9][A-Za-z0-9._-]{0,125}")
 FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 # 255 characters, the longest name that Linux gives a file.
@@ -26,7 +26,7 @@ WheelName = Annotated[str, matching(WHEEL)]
 RecordedBuildId = Annotated[str, matching(BUILD_ID)]
 Fingerprint = Annotated[str, matching(FINGERPRINT)]
 _Log = Annotated[str, matching(r"[0-9A-Za-z][0-9A-Za-z-]{0,100}\.log")]
-# UTC alone, so that moments are in order as texts.
+# Only UTC, so that times sort correctly as texts.
 _Moment = Annotated[str, matching(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\+00:00")]
 # RFC 8259, section 6: beyond this, other programs may read another number.
 _Count = Annotated[int, below(1 << 53)]
@@ -53,7 +53,7 @@ _Bazel = TypedDict("_Bazel", {"hits": _Count, "executed": _Count})
 
 
 class _Record(TypedDict):
-    """What the program takes from a record without another look. Other keys may hold anything."""
+    """The record's values that the program uses without another check. Other keys may hold anything."""
 
     schema: Annotated[str, SCHEMA.__eq__]
     build_id: RecordedBuildId
@@ -156,7 +156,7 @@ def claims_of_build_info(info: Mapping[str, object], accelerators: Iterable[str]
     names = list(accelerators)
     family = next((name for name in names if info.get(f"is_{name}_build") is True), None)
     if family is None:
-        # A CPU wheel says `is_cuda_build: False`. A wheel that says nothing may be for any GPU.
+        # A CPU wheel says `is_cuda_build: False`. A wheel without this field may be for any GPU.
         return WheelClaims(accelerator="cpu" if any(f"is_{name}_build" in info for name in names) else None)
     version, listed = info.get(f"{family}_version"), info.get(f"{family}_compute_capabilities")
     return WheelClaims(
@@ -175,7 +175,7 @@ def _gpu_code(verification: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 def _unix_seconds(text: object) -> float | None:
     try:
-        # Through UTC: at the ends of the calendar a moment is told there, or not at all.
+        # Convert through UTC: near the limits of the calendar, other time zones may fail.
         return datetime.fromisoformat(str(text)).astimezone(UTC).replace(microsecond=0).timestamp()
     except (ValueError, OverflowError, OSError):
         return None

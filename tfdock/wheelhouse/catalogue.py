@@ -39,9 +39,9 @@ class _Candidate:
 class StoredWheel:
     """A wheel in the wheelhouse.
 
-    `changed` is its file's time in seconds since 1970. `build_id` and `fingerprint` are those of the build that made
-    it. Both are None for a wheel from elsewhere, and if the bytes differ from the published wheel.
-    `problem` says what is wrong, if anything.
+    `changed` is its file's time in seconds since 1970. `build_id` and `fingerprint` belong to the build that made the
+    wheel. Both are None for a wheel from elsewhere, and if the bytes differ from the published wheel. `problem` says
+    what is wrong, if anything.
     """
 
     path: Path
@@ -60,7 +60,7 @@ class StoredWheel:
 
     @property
     def finished(self) -> float:
-        """The time when it was made: from its record, else from its file."""
+        """The build time: from the record, or else from the file."""
         return self.changed if self.claims.finished is None else self.claims.finished
 
 
@@ -86,7 +86,7 @@ def list_wheels(house: Wheelhouse, accelerators: Callable[[], Iterable[str]]) ->
     """
     by_file: dict[str, list[_Candidate]] = defaultdict(list)
     for file in house.record_files():
-        # By the folder: its lock is the one to hold.
+        # Take the build id from the folder: its lock must be held.
         build_id, record = BuildId(file.parent.parent.name), load_record(file) or {}
         for wheel in record.get("wheels", ()):
             candidate = _Candidate(build_id=build_id, record=record, sha256=wheel["sha256"], size=wheel["size"])
@@ -114,12 +114,12 @@ def _stored_wheel(
     if is_link:
         candidates, sha256 = [], None
     matching = [candidate for candidate in candidates if candidate.size == status.st_size]
-    # Only here do the bytes decide: hashing half a gigabyte takes seconds.
+    # Only this step reads the bytes: hashing half a gigabyte takes seconds.
     if sha256 is None and len({candidate.sha256 for candidate in matching}) > 1:
         sha256 = path.sha256()
     if sha256 is not None:
         matching = [candidate for candidate in matching if candidate.sha256 == sha256]
-    # The newest of those that made these very bytes.
+    # The newest build with exactly these bytes.
     newest = max(matching, key=lambda candidate: str(candidate.record.get("finished")), default=None)
     name, version, tags = _parse_name(path.name)
     if newest:

@@ -5,8 +5,8 @@
     .tfdock/index.json                                  the facts of each file, so that none is read twice
 
 The index holds complete wheels: we published the wheel, or every file in it matches its RECORD. Whoever writes holds
-the wheelhouse (`Wheelhouse.changing`). Each file is replaced in one step, in an order in which no page names a file
-that is not there. Once an index exists, it follows publications and pruning.
+the wheelhouse (`Wheelhouse.changing`). Each file is replaced in one step, in an order that never lets a page name a
+missing file. Once an index exists, it follows publications and pruning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Progress = Callable[[str], object]  #: Called with the name of a wheel before it
 # The third decides: a program can set the time of the contents back, but not that one.
 #: Size, time of the last change of contents, time of the last change of anything, inode.
 #:
-#: If all four are equal, it is the same file.
+#: If all four values are equal, the file is unchanged.
 Signature = tuple[int, int, int, int]
 _FEW = 100  #: At most this many files are synced one by one; thousands take minutes.
 _MOST_STATE = 16 << 20  #: Bytes of a page, and of the kept facts: some hundred for each of thousands of wheels.
@@ -99,7 +99,7 @@ class WheelIndex:
         self._check_no_foreign_index()
         known = self._load_entries()
         scan = _Scan(entries=known)
-        # Reading takes long, and nobody shall wait for it; then once more, alone, for what changed meanwhile.
+        # Read first without the lock, because reading takes long; then again with the lock, for changes meanwhile.
         self._scan(scan, progress)
         with self._house.changing():
             self._scan(scan, progress)
@@ -114,14 +114,15 @@ class WheelIndex:
     def remove(self, files: Iterable[str]) -> None:
         """Remove wheels from the index. The caller holds the wheelhouse and will change or remove these wheels.
 
-        On a full disk no shorter page can be written. Then all pages go, until `add` has room for them.
+        On a full disk no shorter page can be written. Then all pages are removed, until `add` has disk space for
+        them.
         """
         if not self.exists:
             return
         known, removed = self._load_entries(), set(files)
         entries = self._unchanged(known, without=removed)
         try:
-            # Also where none of them is known: who was killed may have written a page, and not yet that it knows.
+            # Also if none is recorded: a killed process may have written a page but not its record.
             self._write(entries, {}, gone=known.keys() - entries.keys())
         except OSError as error:
             if error.errno not in FULL:
@@ -141,7 +142,7 @@ class WheelIndex:
         known = self._load_entries()
         entries, documents = self._unchanged(known, without=set(files)), {}
         for file, sha256 in files.items():
-            with suppress(WheelError):  # whoever published it was sure of it; what is no wheel is in no index
+            with suppress(WheelError):  # the publisher has checked it; a file that is not a wheel is not in the index
                 entries[file], documents[file] = _read_wheel(self._house.at(file), sha256)
         self._write(entries, documents, gone=known.keys() - entries.keys())
 
@@ -172,7 +173,7 @@ class WheelIndex:
         return tuple(_left_out_problem(file.name, "file-error", why, fix) for file in files)
 
     def _scan(self, scan: _Scan, progress: Progress) -> None:
-        """Read the wheels that are new or changed, and drop the wheels that have gone."""
+        """Read new and changed wheels, and drop missing ones."""
         present = dict(self._files())
         scan.entries = {file: entry for file, entry in scan.entries.items() if present.get(file) == entry.signature}
         scan.left_out = {file: entry for file, entry in scan.left_out.items() if present.get(file) == entry[0]}
@@ -184,7 +185,7 @@ class WheelIndex:
                 if (beside := self._document(file).status()) and stat.S_ISDIR(beside.st_mode):
                     raise WheelError("file-error", f"{file}{METADATA_SUFFIX} is a folder.", "move it away")
                 entry, scan.documents[file] = _read_wheel(self._house.at(file))
-            # The next scan, or the next update, finds what is in its place.
+            # The next scan or update finds the file that replaced it.
             except FileNotFoundError:
                 continue
             # One bad wheel must not keep all others out of the index.
@@ -200,7 +201,7 @@ class WheelIndex:
 
     def _load_entries(self) -> dict[str, IndexEntry]:
         """Return the entries of the last update; nothing if they cannot be read."""
-        # The file may hold anything. Without it all wheels are read anew.
+        # The file may hold anything. Without it all wheels are read again.
         state: _State | None = self._state.load(_State, _MOST_STATE)
         return {entry.listed.file: entry for entry in state.wheels} if state else {}
 
@@ -214,14 +215,14 @@ class WheelIndex:
 
     def _write(self, entries: Mapping[str, IndexEntry], documents: Mapping[str, bytes], gone: Iterable[str]) -> None:
         """Write what differs. A file is written before the page that names it, and removed after that page."""
-        # What a page names is written before the page: pip then never asks for a missing file.
+        # The files of a page are written before the page, so pip never requests a missing file.
         self._write_documents(entries, documents)
         rows = [_entry_row(entries[file]) for file in sorted(entries)]
         state = json.dumps({"schema": SCHEMA, "wheels": rows}, separators=(",", ":"))
         _write(self._state, state.encode())
         for path, page in pages(entry.listed for entry in entries.values()).items():
             _write(self._pages / path, page)
-        # The root page, which was written last, no longer names the other projects.
+        # The root page has been written and no longer names the other projects.
         self._remove_pages({entry.listed.project for entry in entries.values()})
         for file in gone:
             self._document(file).remove()
@@ -250,9 +251,9 @@ class WheelIndex:
 
 
 def _read_wheel(path: UntrustedPath, sha256: str = "") -> tuple[IndexEntry, bytes]:
-    """Read a wheel: all of it, unless its sha256 is given because it was read before. Raises WheelError, OSError."""
+    """Read a wheel; completely, unless its sha256 is known from an earlier read. Raises WheelError, OSError."""
     with path.open() as file:
-        # By the open file: the name may stand for another one meanwhile.
+        # Use the open file: the name may mean another file by now.
         before = signature(os.fstat(file.fileno()))
         if not sha256:
             facts = facts_of(open_archive(file), path.name, renamed=True)
@@ -292,7 +293,7 @@ def _entry_row(entry: IndexEntry) -> dict[str, object]:
 
 def _write(path: UntrustedPath, data: bytes, *, durable: bool = True) -> None:
     """Write a file unless it has these contents already."""
-    # A page that stays as it is keeps its time, and clients their copy.
+    # An unchanged page keeps its time, so clients can use their cached copy.
     if _contents(path, len(data)) != data:
         path.write(data, durable=durable)
 

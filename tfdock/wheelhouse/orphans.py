@@ -39,9 +39,9 @@ Trace = frozenset[tuple[str, int, float, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
-    """A path in the wheelhouse that no wheel needs, its kind in words, and a trace to detect changes.
+    """A path in the wheelhouse that no wheel needs, its kind as text, and a trace to detect changes.
 
-    `build_id` is the build id that it belongs to, or None.
+    `build_id` is the build id of the path, or None.
     """
 
     path: UntrustedPath
@@ -76,7 +76,7 @@ def find_orphans(house: Wheelhouse, state: Path, busy: Collection[str]) -> Itera
 
 def find_half_written(house: Wheelhouse) -> Iterator[Orphan]:
     """Yield files whose writing was interrupted, unless a run holds their build or wheelhouse; raise OSError."""
-    # Without the lock first: it is taken only where there is something to remove.
+    # Look without the lock first: the lock is taken only if there is something to remove.
     if any(orphan.kind == _HALF_KIND for orphan in _stray_files(house)):
         with house.changing():
             # Again under the lock: what was being written a moment ago has its name by now.
@@ -85,7 +85,7 @@ def find_half_written(house: Wheelhouse) -> Iterator[Orphan]:
     for folder in house.record_folders():
         files = [path for path in folder.entries() if _HALF_WRITTEN.fullmatch(path.name) and path.is_file()]
         build_id = BuildId(folder.parent.name)
-        # Another user's folder, in a wheelhouse that several share, is that user's to look after.
+        # In a shared wheelhouse, each user cleans up their own folders.
         with suppress(Locked, PermissionError), house.locked(build_id, patience=0) if files else nullcontext():
             orphans = [Orphan(path=path, kind=_HALF_KIND, trace=_trace_of(path), build_id=build_id) for path in files]
             yield from (orphan for orphan in orphans if orphan.trace)
@@ -104,7 +104,7 @@ def remove_orphan(house: Wheelhouse, orphan: Orphan) -> bool:
 
 
 def _lock_of(house: Wheelhouse, orphan: Orphan) -> AbstractContextManager[None]:
-    # Nobody comes back to the folder of a killed run. To remove gigabytes takes a while, which nobody shall wait for.
+    # Nobody comes back to the folder of a killed run. Removing gigabytes takes time, and nobody should wait for it.
     if orphan.kind == _STAGING_KIND:
         return nullcontext()
     return house.locked(orphan.build_id, patience=0) if orphan.build_id else house.changing()
@@ -116,14 +116,14 @@ def _lock_of(house: Wheelhouse, orphan: Orphan) -> AbstractContextManager[None]:
 def _abandoned_staging(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterator[Orphan]:
     """Yield staging folders of runs that have ended.
 
-    A run of another user, or on another machine, is not known here. It holds the build id that its log is kept with.
-    A folder without a log must at least be old.
+    A run of another user, or on another machine, is not known here. The run holds the build id whose folder has its
+    log. A folder without a log must at least be old.
     """
     alive = journal.living_runs(state)
-    # A log has the run's name and lies with its build id, which the run holds.
+    # A log is named after the run and is in the folder of its build id, which the run holds.
     logs = {path.name: folder.parent.name for folder in house.record_folders() for path in folder.entries()}
     staged = house.staged.entries()
-    # Only names of ours: a stranger's wheelhouse may hold anything there.
+    # Only tfdock's own names: an untrusted wheelhouse may have any files there.
     for folder in (path for path in staged if journal.is_run_id(path.name.removeprefix(_ASIDE))):
         orphan = Orphan(path=folder, kind=_STAGING_KIND, trace=_trace_of(folder))
         lives = folder.name in alive or logs.get(f"{folder.name}.log") in busy
@@ -155,7 +155,7 @@ def _stray_files(house: Wheelhouse) -> Iterator[Orphan]:
             yield Orphan(path=path, kind="metadata without its wheel", trace=_trace_of(path))
 
 
-# --- what lies where ------------------------------------------------------------------------------------------------
+# --- places of files ------------------------------------------------------------------------------------------------
 
 
 def _has_wheel(path: UntrustedPath) -> bool:
@@ -166,11 +166,11 @@ def _has_wheel(path: UntrustedPath) -> bool:
 
 
 def _trace_of(path: UntrustedPath) -> Trace:
-    """Return the trace of a path and all that is below it; entries that disappear meanwhile are left out."""
+    """Return the trace of a path and everything below it; entries that disappear meanwhile are left out."""
     traits = set()
     for file in path.walk():
         status = file.status
-        # The size of a folder depends on the file system, and takes no part in what would be freed.
+        # The size of a folder depends on the file system and is not part of the freed space.
         size = 0 if stat.S_ISDIR(status.st_mode) else status.st_size
         traits.add((f"{path}/{file.name}", status.st_ino, status.st_mtime, size))
     return frozenset(traits)

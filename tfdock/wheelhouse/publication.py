@@ -25,7 +25,7 @@ def publish(
 ) -> None:
     """Make wheels visible: the record first, then pip's constraints, then each wheel, each in one atomic move.
 
-    `beside` are the files that the record names under `kept`, and `PULLED` of a build that was not made here. A run
+    `beside` are the files that the record names under `kept`, and `PULLED` for a pulled build. A run
     that is killed in between leaves a record whose wheel is missing. That build is not finished; it is built again.
     """
     for path in sealed:
@@ -35,9 +35,9 @@ def publish(
     index = WheelIndex(house)
     with house.changing():
         for wheel in sealed.values():
-            # Again, alone this time: hours lie between `check_early` and here.
+            # Check again with the lock: `check_early` was hours ago.
             house.check_replaceable(build_id, wheel, recorded(record))
-        # An index never names bytes that are no longer there.
+        # An index never names missing bytes.
         index.remove(wheel.file for wheel in sealed.values())
         # The record first: after a kill the build is unfinished, and no wheel lies here without a record.
         _write_record(house, build_id, record, beside or {})
@@ -46,7 +46,7 @@ def publish(
             path.replace(house.root / wheel.file)
         # The new names are contents of the folder, which is synced by itself.
         sync_path(house.root)
-        with suppress(OSError):  # the wheels count all the same; `wheelhouse index` takes them in
+        with suppress(OSError):  # the wheels are still published; `wheelhouse index` adds them
             index.add({wheel.file: wheel.sha256 for wheel in sealed.values()})
 
 
@@ -55,7 +55,7 @@ def _write_record(
 ) -> None:
     folder = house.record_folder(build_id, record["fingerprint"])
     for name, data in beside.items():
-        # Before the record, which names them.
+        # Written before the record, which names them.
         (folder / name).write(data)
     replaced = load_record(folder / "record.json") or {}
     text = json.dumps(record, indent=1, sort_keys=True).encode() + b"\n"

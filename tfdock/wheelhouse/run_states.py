@@ -25,7 +25,7 @@ from tfdock.wheelhouse.store import LARGEST_RUN, RUN_SCHEMA, RUN_SUFFIX, Wheelho
 
 #: `waiting`: its run has not begun; `stopped`: the user stopped it; `killed`: it ended without a result.
 State = Literal["running", "waiting", "built", "failed", "stopped", "killed"]
-#: Status of a build in `tfdock.build/1` -> its state, where it has no wheel.
+#: Status of a build in `tfdock.build/1` -> its state, if it has no wheel.
 _WITHOUT_WHEEL: Mapping[str, State] = {
     "failed": "failed", "refused": "failed", "interrupted": "stopped"
 }  # fmt: skip
@@ -34,7 +34,7 @@ _TAIL = 32 << 20  #: Bytes at the end of a log in which its last step and Bazel'
 
 def failed_runs(house: Wheelhouse, state: Path, build_id: str | None = None) -> list[UntrustedPath]:
     """Return the documents of failed runs, of one build id or of all, newest first. Running runs are left out."""
-    # The build id becomes part of a path below, and may be any word that somebody typed.
+    # The build id becomes part of a path below, and may be any typed word.
     if build_id is not None and not BUILD_ID.fullmatch(build_id):
         return []
     living: set[str] = set()
@@ -111,7 +111,7 @@ def run_states(house: Wheelhouse, state: Path) -> Iterator[RunState]:
 
 
 def _living(state: Path) -> Iterator[RunState]:
-    with suppress(OSError):  # without a state folder, or with one that cannot be written, nothing runs
+    with suppress(OSError):  # without a writable state folder, nothing runs
         for entry, process in journal.living_entries(state):
             staging = Path(entry.staging)
             if BUILD_ID.fullmatch(entry.build_id) and staging.parts[-3:-1] == (".tfdock", "staging"):
@@ -120,7 +120,7 @@ def _living(state: Path) -> Iterator[RunState]:
 
 
 def _noted(folder: UntrustedPath, run: str, process: str = "") -> Iterator[RunState]:
-    """Yield the state of a run whose document is in the folder; nothing for a run that is about to write it."""
+    """Yield the state of a run whose document is in the folder; nothing if the document is not written yet."""
     noted: _Noted | None = (folder / f"{run}{RUN_SUFFIX}").load(_Noted, LARGEST_RUN)
     if noted:
         log = folder / f"{run}.log"
@@ -199,7 +199,7 @@ def _writer(output: Path) -> str:
 
 
 def _with_progress(run: RunState, log: UntrustedPath) -> RunState:
-    """Return the state with what the log says: the last step, and Bazel's last count in it."""
+    """Return the state with facts from the log: the last step, and Bazel's last count."""
     with suppress(OSError), log.open() as file:
         file.seek(max(os.fstat(file.fileno()).st_size - _TAIL, 0))
         _, _, step = f"\n{file.read().decode('utf-8', 'replace')}".rpartition(f"\n{STEP}")

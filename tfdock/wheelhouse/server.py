@@ -154,10 +154,10 @@ class _Server(HTTPServer):
     def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
         if len(self._waiting) + len(self._busy) >= self._most:
             if not self._waiting:
-                # All connections are being served, and none of them is closed for a newcomer.
+                # All connections are in use, and none is closed for a new client.
                 _refuse_connection(stream)
                 return
-            # A dict keeps its order, so the first one has waited longest.
+            # A dict is ordered, so the first connection has waited longest.
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
             oldest.close()
@@ -187,7 +187,7 @@ def _refuse_connection(stream: IOStream) -> None:
     body = b"503 too many connections\n"
     head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
     sent = stream.write(head.encode() + b"Retry-After: 10\r\nConnection: close\r\n\r\n" + body)
-    sent.add_done_callback(lambda done: done.exception())  # a client that has left needs no answer
+    sent.add_done_callback(lambda done: done.exception())  # a disconnected client needs no answer
     # The client sees the end of the answer, even if it is still sending.
     stream.socket.shutdown(socket.SHUT_WR)
     stream.close()
@@ -203,7 +203,7 @@ class _RequestTracker(HTTPMessageDelegate):
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
         if isinstance(start_line, RequestStartLine) and (match := _ABSOLUTE.fullmatch(start_line.path)):
-            # RFC 9112, section 3.2.2: a server takes the address that it is asked for as a proxy, and its host.
+            # RFC 9112, section 3.2.2: a server accepts a full address, as proxies get it, and uses its host.
             headers["Host"] = match["host"]
             start_line = RequestStartLine(start_line.method, match["path"] or "/", start_line.version)
         return self._inner.headers_received(start_line, headers)

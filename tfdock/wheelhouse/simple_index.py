@@ -1,6 +1,6 @@
 """Write the pages of a static package index (PEP 503) with core metadata (PEP 658).
 
-Pure: the same files give the same bytes, in whatever order they are named.
+Pure: the same files give the same bytes, in any order.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def pages(files: Iterable[IndexedWheel], *, wheels: str = "../../") -> dict[str,
     """
     projects: dict[str, list[IndexedWheel]] = defaultdict(list)
     for file in files:
-        # One page for all spellings of a name: PEP 503 has clients ask for the normal one.
+        # One page for all spellings of a name: by PEP 503, clients request the normalised spelling.
         projects[file.project].append(file)
     made = {}
     for project, rows in projects.items():
@@ -94,7 +94,7 @@ def pages(files: Iterable[IndexedWheel], *, wheels: str = "../../") -> dict[str,
 
 def is_ours(page: bytes, project: str = "") -> bool:
     """Return whether tfdock made a page, of a project or of all projects. Another program's page is not replaced."""
-    # By the head, so that pages with other wheels are recognised too.
+    # Compare only the head, so that pages with other wheels are recognised too.
     return page.startswith(_head(_title(project)).encode())
 
 

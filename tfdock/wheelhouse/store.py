@@ -38,7 +38,7 @@ PULLED = "pulled.json"  #: File beside the record of a build that came from a re
 RUN_SCHEMA, RUN_SUFFIX, LARGEST_RUN = "tfdock.run/1", ".run.json", 16 << 20
 #: Seconds that a run waits for a build id.
 #:
-#: A pruning command holds it for a moment, another run holds it for hours.
+#: A prune command holds the lock for a moment, another run for hours.
 _PATIENCE = 1.0
 #: Names of our own files. A record cannot name any other file, whoever wrote it. Earlier versions kept `spawns`.
 _KEPT = re.compile(r"[0-9A-Za-z-]+\.(?:profile|inputs|spawns)\.gz")
@@ -78,9 +78,9 @@ class Wheelhouse:
         return self.at(f"{build_id}.constraints.txt")
 
     def staging(self, run: str) -> Path:
-        """Return the folder of a run's results, above the one that its containers write to.
+        """Return the folder of a run's results; its containers write to a folder inside it.
 
-        It is on the wheelhouse's own file system, so that the last move is atomic.
+        The folder is on the wheelhouse's own file system, so that the final move is atomic.
         """
         return staging_folder(self.root, run)
 
@@ -90,7 +90,7 @@ class Wheelhouse:
         return self.private / "staging"
 
     def make_staged(self) -> None:
-        """Make that folder, for this user alone. Raises NotPlain if a link is in its place."""
+        """Create the folder of a run's results, private to this user. Raises NotPlain if a link is in its place."""
         self.private.make()
         self.staged.make(private=True)
 
@@ -115,21 +115,22 @@ class Wheelhouse:
         """Hold the visible part of the wheelhouse: one process at a time adds, replaces or removes wheels, and
         briefly.
 
-        A process that holds a build id may take this. A process that holds this waits for no build id.
+        A process that holds a build id may take this lock. A process that holds this lock must not wait for a build
+        id.
         """
         # Without a limit: whoever holds it is done in a moment.
         with held(self.private / "lock", "the wheelhouse", alone=True, waiting=lambda _: None):
             yield
 
     def complete_record(self, build_id: BuildId, fingerprint: str) -> dict[str, Any] | None:
-        """Return the record of a build if all its wheels are here, byte for byte; None otherwise."""
+        """Return the record of a build if all its wheels are here with the same bytes; otherwise None."""
         # The sizes first: hashing half a gigabyte takes seconds.
         record = self._record_with_sizes(build_id, fingerprint)
         wheels = record["wheels"] if record else ()
         return record if all(self.at(wheel["file"]).sha256() == wheel["sha256"] for wheel in wheels) else None
 
     def _record_with_sizes(self, build_id: BuildId, fingerprint: str) -> dict[str, Any] | None:
-        """Return the record of a build if files of its wheels' names and sizes are here; None otherwise."""
+        """Return the record of a build if files with its wheels' names and sizes are here; otherwise None."""
         record = load_record(self.record_folder(build_id, fingerprint) / "record.json")
         if record is None or record["fingerprint"] != fingerprint:
             return None
@@ -137,16 +138,16 @@ class Wheelhouse:
         return record if all(path.is_file() and path.size == size for path, size in found) else None
 
     def complete_record_for(self, plan: BuildPlan) -> dict[str, Any] | None:
-        """Return the record of a plan's build, if its wheels are here and its domain may stand for the plan's."""
+        """Return the record of a plan's build, if its wheels are here and its domain is valid for the plan's."""
         record = self.complete_record(plan.build_id, plan.fingerprint)
         return record if record and self.stands_for(record, plan.trust.name) else None
 
     def stands_for(self, record: Mapping[str, Any], domain: str) -> bool:
-        """Return whether a build here may stand for one of the same fingerprint in a trust domain."""
+        """Return whether a build here may be used for the same fingerprint in a trust domain."""
         return stands_for(record, domain, pulled=self.pulled_from(record) is not None)
 
     def has(self, build_id: BuildId, fingerprint: str, domain: str) -> bool:
-        """Return whether a build is here, by its record and the sizes of its wheels.
+        """Return whether a build is in this wheelhouse, by its record and the sizes of its wheels.
 
         `complete_record_for` reads the wheels too.
         """
@@ -154,9 +155,9 @@ class Wheelhouse:
         return record is not None and self.stands_for(record, domain)
 
     def wheels(self) -> Iterator[tuple[UntrustedPath, os.stat_result]]:
-        """Yield the names of wheels in the folder, be they files or not, each with its own status."""
+        """Yield the names of wheels in the folder, files or not, each with its stat result."""
         for path in self.at("").entries():
-            # A file that is being written begins with a dot. One that has gone since has no status.
+            # A file that is being written begins with a dot. A wheel removed meanwhile has no stat result.
             if path.name.endswith(".whl") and not path.name.startswith(".") and (status := path.status()):
                 yield path, status
 
@@ -210,10 +211,10 @@ class Wheelhouse:
         replaceable = all(
             replaces(domain, row_domain) for _, row_domain, row_sha256 in claims if row_sha256 == sha256
         )
-        # The same bytes may come again, from whatever build.
+        # The same bytes may be published again by any build.
         if sha256 == wheel.sha256 or (build_id in owners and replaceable):
             return
-        # Records name the file with other bytes: it was changed, and is nobody's to replace.
+        # Records name this file with other bytes: the file was changed and must not be replaced.
         if claims and not owners:
             raise changed_wheel_error(path.path)
         ownership = f"belongs to {', '.join(sorted(owners))}" if owners else "was not built here"
@@ -263,7 +264,7 @@ def changed_wheel_error(path: Path, fix: str = "remove it, and run the same comm
 
 
 def kept_files(record: Mapping[str, Any]) -> dict[str, str]:
-    """Return the files beside a record that it names, by their kind."""
+    """Return the files that a record names, by kind."""
     kept = record.get("kept")
     items = kept.items() if isinstance(kept, Mapping) else ()
     return {str(kind): name for kind, name in items if isinstance(name, str) and _KEPT.fullmatch(name)}
@@ -285,6 +286,6 @@ class _Record(TypedDict):
 
 
 def load_record(path: UntrustedPath) -> dict[str, Any] | None:
-    """Return the record in a file; None if there is none, if it is damaged, or if another program wrote it."""
+    """Return the record in a file; None if it is missing, damaged, or from another program."""
     record: dict[str, Any] | None = path.load(_Record, LARGEST_RECORD)
     return record

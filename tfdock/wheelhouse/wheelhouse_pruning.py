@@ -1,7 +1,7 @@
 """Prune a wheelhouse by rules of retention, and remove leftovers of killed runs.
 
-Wheels from elsewhere stay, and so does everything of a build id that a run holds. A wheel leaves the index before it
-is removed.
+Wheels of other programs are not removed, nor any file of a build id that a run holds. A wheel leaves the index before
+it is removed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Rules:
     """The rules of retention. A wheel is removed if it meets every given rule.
 
     `before`: the wheel was made before that moment. `max_size`: with the wheel, the rest takes more bytes. `keep`:
-    it is not from one of that many newest builds of its build id. None: the rule is not given.
+    the wheel is not from one of the N newest builds of its build id. None: the rule is not given.
     """
 
     before: float | None = None
@@ -134,7 +134,7 @@ def _choose_sound(
 
 
 def _is_sound(wheel: StoredWheel) -> bool:
-    """Return whether a wheel is what a build published. A link that somebody put there is not, wherever it leads."""
+    """Return whether a wheel is what a build published. A link that another program made is not removed."""
     with suppress(FileNotFoundError, NotPlain):
         return UntrustedPath(wheel.path.parent, wheel.path.name).sha256() == wheel.sha256
     return False
@@ -144,7 +144,7 @@ def _is_sound(wheel: StoredWheel) -> bool:
 
 
 class _Removal:
-    """Remove what was chosen. What has changed since, or what a run has come to need, is `kept`."""
+    """Remove what was chosen. Files that have changed since, or that a run now needs, are in `kept`."""
 
     def __init__(self, house: Wheelhouse, stored: Sequence[StoredWheel]) -> None:
         self._house, self._stored = house, stored
@@ -162,7 +162,7 @@ class _Removal:
 
     @contextmanager
     def _unless_busy(self, build_id: BuildId | None, items: Sequence[StoredWheel | Orphan]) -> Iterator[None]:
-        """Keep what a run has come to hold since the choice: nobody waits for hours for it."""
+        """Keep files that a run has locked since the choice: waiting could take hours."""
         try:
             yield
         except Locked:
@@ -180,19 +180,19 @@ class _Removal:
             ):
                 self._remove_build(build_id, own, index)
         with self._house.changing():
-            # On a full disk the pages went, and now there is room for them.
+            # On a full disk the pages were removed, and now there is space for them.
             index.add({})
 
     def _remove_build(self, build_id: BuildId, wheels: Sequence[StoredWheel], index: WheelIndex) -> None:
         """Remove wheels of a build id, and its constraints if no wheel of it is left. The caller holds both locks."""
         gone = {wheel.path.name for wheel in wheels if self._is_same(wheel)}
         self.kept.extend(wheel for wheel in wheels if wheel.path.name not in gone)
-        # First out of the index, so that no installer is sent to a wheel that goes.
+        # Remove from the index first, so that no installer requests a removed wheel.
         index.remove(gone)
         for file in gone:
             self._house.at(file).remove()
         own = {wheel.path.name for wheel in self._stored if wheel.build_id == build_id}
-        # All wheels of the build id, those of other fingerprints too: they share the file.
+        # All wheels of the build id share the file, even with other fingerprints.
         if gone and own <= gone:
             self._house.constraints(build_id).remove()
 

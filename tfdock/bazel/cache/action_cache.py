@@ -70,7 +70,7 @@ def action_result(data: bytes) -> ActionResult:
             trees += _digests(value, _FOLDER_TREE)
         elif field in (_RESULT_STDOUT, _RESULT_STDERR):
             files.append(_digest(value))
-        # A link names no blob. An action that makes nothing but links is still not empty.
+        # A link names no blob. An action whose only outputs are links is not empty.
         elif field in _RESULT_SYMLINKS:
             symlinks += 1
     return ActionResult(files=tuple(files), trees=tuple(trees), symlinks=symlinks)
@@ -107,7 +107,7 @@ def _digest(message: bytes) -> Digest:
     name, size = "", 0
     for field, value in _fields(message):
         if field == _DIGEST_HASH and isinstance(value, bytes):
-            # Bytes that are not text fail the check below, like any other name that is not a hash.
+            # Bytes that are not text fail the check below, like other names that are not hashes.
             name = value.decode("ascii", "replace")
         elif field == _DIGEST_SIZE and isinstance(value, int):
             size = value
@@ -143,7 +143,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | None]]:
         # 3 and 4 open and close groups, which proto3 does not have.
         else:
             raise MalformedEntry(f"a field is of the kind {kind}")
-        # A slice that goes beyond the end is short, and Python raises nothing.
+        # A slice beyond the end is shorter, and Python raises no error.
         if place > len(data):
             raise MalformedEntry("it ends in the middle of a field")
         yield field, value
@@ -151,7 +151,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | None]]:
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
     value = 0
-    # Bounded: a number of megabytes of continuation bytes would take time that grows with its square.
+    # Limited: decoding a number of megabytes would take quadratic time.
     for count, byte in enumerate(data[place : place + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << (7 * count)
         if byte < 0x80:

@@ -11,8 +11,8 @@
 <cache>/dependencies/, knowledge/, verify/    what trials of wheels fetched, tables as read, logs of trials
 <cache>/locks/                          kernel locks
 
-Code in containers writes to `repository`, to the disk caches and to the output bases. So no path in them is ever used
-by name: `tfdock.host.untrusted_folders` opens each part of it without following a link.
+Code in containers writes to `repository`, to the disk caches and to the output bases. So no path in the cache is used
+by name: `tfdock.host.untrusted_folders` opens each part of the path without following a link.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _TAG_TEXT = f"{_SIGNATURE}\n{_OURS}\n# What such files are for: https://bford.in
 
 #: The folders with content. Beside them are only the tag and the locks.
 _PARTS = ("repository", "disk", "output", "downloads", "dependencies", "knowledge", "verify")
-#: Names in a folder that is no cache yet: commands that need no cache keep tables in the first, and the second
+#: Names allowed in a folder that is not a cache yet. Commands without a cache store tables in the first; the second
 #: belongs to the file system, if the folder is its root.
 _UNUSED = ("knowledge", "lost+found")
-#: Prefix of a temporary file: another run that opens the folder at the same moment writes it.
+#: Prefix of a temporary file, which another run may write at the same moment.
 _BEING_MADE = f".{TAG}."
 _KEY = re.compile(r"[0-9a-f]{16}(-[0-9a-f]{16})?")
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -110,7 +110,7 @@ class DiskCache:
 
     @property
     def work(self) -> Path:
-        """The folder that the kernel needs beside it, if it lies over another cache."""
+        """The overlay's work folder, which the kernel needs if this cache is an upper layer."""
         return self.cache / "disk" / f"{self.key}.work"
 
     @property
@@ -119,7 +119,10 @@ class DiskCache:
         return self.cache / "disk" / f"{self.key}.about"
 
     def held(self, *, alone: bool, waiting: Waiting | None = None) -> AbstractContextManager[None]:
-        """Hold the lock: shared with others who add entries, or alone to remove entries. Raises `cache-locked`."""
+        """Hold the lock:
+
+        shared with other runs to add entries, or exclusively to remove entries. Raises `cache-locked`.
+        """
         # Not in the disk cache itself: containers write there, and could replace the lock.
         path = self.cache / "locks" / f"disk-{self.key}"
         return held(path, f"the disk cache {self.key}", alone=alone, waiting=waiting)
@@ -140,7 +143,7 @@ class DiskCache:
         except FileNotFoundError:
             return
         with folder:
-            # `ac` before `cas`: a build writes an action last, so what a listed one needs is there when looked for.
+            # `ac` before `cas`: a build writes an action after its blobs, so the blobs of each listed action exist.
             for file in folder.entries(_DEPTH):
                 if not is_whiteout(file):
                     yield _entry(file)
@@ -157,7 +160,7 @@ class DiskCache:
     def message(self, name: str) -> bytes:
         """Read a message of the action cache; raise MalformedEntry if it is too large, and OSError."""
         with self.open(name) as file:
-            # A container can make a file of terabytes that takes no room on the disk.
+            # A container can create a sparse file of terabytes that uses no disk space.
             if is_hollow(file.fileno()):
                 raise MalformedEntry("it consists of holes")
             # One byte more than allowed shows that a message is too large, and bounds the memory.
@@ -200,13 +203,13 @@ class CacheFolder:
 
     @classmethod
     def opened(cls, path: Path) -> CacheFolder:
-        """Return the cache folder at a path. A folder that is empty or does not exist is made one.
+        """Return the cache folder at a path. An empty or missing folder becomes a cache folder.
 
-        Raises ProfileError (`cache-foreign`) for a folder with other files, or that others can write to. It stays
-        unchanged.
+        Raises ProfileError (`cache-foreign`) for a folder with other files, or one that other users can write to. It
+        stays unchanged.
         """
         root = path.absolute()
-        with suppress(OSError):  # told by what comes next
+        with suppress(OSError):  # the next step reports it
             make_private(root)
         make_folder(root)
         folder = cls(root)
@@ -241,10 +244,10 @@ class CacheFolder:
             return file.read(len(_TAG_TEXT.encode())).startswith(f"{_SIGNATURE}\n{_OURS}\n".encode())
 
     def _check_private(self) -> None:
-        """Raise ProfileError if another user could have put something into the cache, or a link in its place."""
+        """Raise ProfileError if another user could have added files to the cache, or replaced it by a link."""
         others = self.root.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH)
         for path in (self.root, *(self.root / name for name in (*_PARTS, "locks"))):
-            # Parts are made when they are first needed.
+            # The parts of the cache are created when they are first needed.
             with suppress(FileNotFoundError):
                 # A container may give its folders any mode. Behind a closed folder that lets nobody in.
                 if who := other_writers(path, reachable=path == self.root or bool(others)):
@@ -257,7 +260,7 @@ class CacheFolder:
 
     def _check_names(self) -> None:
         """Raise ProfileError for a folder that holds something and is not ours."""
-        # Listed before the tag is read: another run may mark the folder, and begin to use it, at this moment.
+        # List before reading the tag: another run may mark the folder and use it at this moment.
         names = [entry.name for entry in _list_entries(self.root) if not entry.name.startswith(_BEING_MADE)]
         foreign = [name for name in names if name not in _UNUSED]
         if foreign and not self.is_ours:
@@ -300,7 +303,7 @@ class CacheFolder:
         return {path.name: folder_size(path) for path in folders(self.root) if path.name in _PARTS}
 
     def in_use(self, *, alone: bool = False, waiting: Waiting | None = None) -> AbstractContextManager[None]:
-        """Hold the whole folder: runs share it. Held alone, it allows removing things that runs may use."""
+        """Hold the whole folder: runs share it. Held exclusively, it allows removing files that runs may use."""
         return held(self.root / "locks" / "runs", f"the cache {self.root}", alone=alone, waiting=waiting)
 
 

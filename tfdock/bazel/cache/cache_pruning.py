@@ -60,7 +60,7 @@ class _Decision:
 
     @property
     def size(self) -> int:
-        """Bytes of the actions that stay, and of the blobs that they need."""
+        """Bytes of the remaining actions and of the blobs that they need."""
         needed = sum(size for blob, size in self.contents.blobs.items() if self.users[blob])
         return needed + sum(action.size for action in self.keep.values())
 
@@ -69,14 +69,14 @@ class _Decision:
         action = self.keep.pop(key)
         size = action.size
         for blob in set(action.blobs):
-            # A blob goes with the last action that needs it.
+            # A blob is removed with the last action that needs it.
             self.users[blob] -= 1
             size += 0 if self.users[blob] else self.contents.blobs.get(blob, 0)
         return size
 
     def result(self) -> PrunePlan:
         actions = frozenset(self.contents.actions.keys() - self.keep.keys())
-        # A blob that no action needs can never be a hit: what an interrupted build left, and what went with others.
+        # A blob without an action can never be a hit. Interrupted builds leave such blobs, and so does pruning.
         blobs = frozenset(blob for blob in self.contents.blobs if not self.users[blob])
         size = sum(self.contents.actions[key].size for key in actions)
         return PrunePlan(

@@ -24,7 +24,7 @@ class PulledCache:
     toolchain: str  #: The disk cache.
     entries: int = 0  #: Entries that came.
     size: int = 0  #: Bytes of those.
-    packs: int = 0  #: Packs that they came in.
+    packs: int = 0  #: The number of packs with these entries.
     received: int = 0  #: Bytes of those packs.
     there: int = 0  #: Entries that were here.
     incomplete: int = 0  #: Actions that were left out, because a blob of theirs is missing everywhere.
@@ -90,14 +90,14 @@ class CachePull:
 
     def _restore_pack(self, pack: Pack, missing: set[str]) -> None:
         """Take the missing entries from a pack, and make them visible when the whole pack is verified."""
-        # The whole pack first: whether it is the one of the manifest is known only at its end.
+        # Read the whole pack first: its digest is known only at its end.
         arrived = list(self._staged(pack, missing))
         for entry, file in arrived:
             if entry.is_action:
                 self.waiting[entry.name] = file
             else:
                 self._reveal(entry.name, file)
-        # An action last: Bazel must find everything that it names.
+        # Write an action last: Bazel must find everything that the action names.
         for name, file in list(self.waiting.items()):
             if self._is_complete(file):
                 del self.waiting[name]

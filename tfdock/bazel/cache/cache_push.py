@@ -50,7 +50,7 @@ class Inventory:
         """Forget an entry whose file changed, and the actions that need it."""
         if not entry.is_action:
             self.blobs.pop(entry.sha256, None)
-        # Every action that needs the blob goes too: whoever pulled it would have a broken entry.
+        # Leave out every action that needs the blob: a pull would otherwise get a broken entry.
         remaining = [action for action in self.actions if action.entry != entry]
         self.actions = list(push_plan.complete(remaining, self.blobs))
         self.incomplete += len(remaining) - len(self.actions) + (1 if entry.is_action else 0)
@@ -69,7 +69,7 @@ def inventory(disk: DiskCache) -> Inventory:
     """Return the inventory of a disk cache. Every action is read, but only those blobs that name other blobs."""
     listing = maintenance.listing(disk)
     result = Inventory(disk)
-    # What its actions take from the cache below goes along: who pulls may not have it.
+    # Also push the blobs that its actions use from the lower cache: the pulling machine may lack them.
     for digest, entry in (listing.below | listing.blobs).items():
         owner = disk if digest in listing.blobs else disk.release
         if entry.size > LARGEST or (owner and owner.is_hollow(entry)):
@@ -116,10 +116,10 @@ class CachePush:
         return packs_by_key
 
     def _prepare(self, inventory: Inventory, shelf: Shelf) -> tuple[Pack, ...] | None:
-        # A file that changes while it is packed is left out, and the rest is planned again.
+        # A file that changes while it is packed is left out, and the other files are planned again.
         while True:
             key = inventory.disk.key
-            # What this push has sent already is as good as there, if it is still of use.
+            # Blobs that this push has already sent count as present in the registry, if they are still needed.
             spare = self.sent.get(key, []) if self._plan(inventory, shelf).bundles else []
             plan = self._plan(inventory, replace(shelf, packs=(*shelf.packs, *spare)))
             outcome = self.outcomes.setdefault(key, PushedCache(toolchain=key, there=plan.there))
@@ -137,7 +137,10 @@ class CachePush:
         return push_plan.plan(shelf, contents, inventory.actions, inventory.blobs)
 
     def _send(self, inventory: Inventory, bundles: tuple[tuple[PackEntry, ...], ...]) -> list[Pack]:
-        """Send new packs: each while the next one is made. A pack that was sent counts, even if a later one fails."""
+        """Send new packs; each is sent while the next one is made.
+
+        A pack that was sent counts, even if a later one fails.
+        """
         key = inventory.disk.key
         transfers: list[Future[Pack]] = []
         with ThreadPoolExecutor(1, "tfdock-push") as sender:
@@ -148,7 +151,7 @@ class CachePush:
                 try:
                     for earlier in transfers[-1:]:  # no more than two of them on the disk
                         earlier.result()
-                # Ctrl-C too: the file has no name, and keeps its room on the disk until it is closed.
+                # Also on Ctrl-C: the unnamed file uses disk space until it is closed.
                 except BaseException:
                     parcel.file.close()
                     raise

@@ -54,7 +54,7 @@ def take_over(disk: DiskCache, other: DiskCache, check: Callable[[], None]) -> i
 
 
 def _copy(entry: CacheEntry, theirs: UntrustedFolder, own: UntrustedFolder) -> int:
-    """Copy an entry, as far as it went when it was listed; return its bytes, 0 for one that cannot be read."""
+    """Copy an entry up to its size when it was listed. Return the bytes copied, 0 for an unreadable entry."""
     try:
         file = theirs.open(entry.name, unnoticed=True)
     except OSError:
@@ -69,9 +69,9 @@ def _copy(entry: CacheEntry, theirs: UntrustedFolder, own: UntrustedFolder) -> i
 def drop_copies(disk: DiskCache, release: DiskCache, since: int) -> int:
     """Remove entries of a domain's cache that the cache below has too; return how many.
 
-    Newer Bazels touch the entries that they take, and the kernel copies a file before it is touched. Only entries
-    that changed since then (nanoseconds) are looked at. The caller holds the domain's cache alone, and no container
-    has it.
+    Newer Bazels touch the entries that they use, and the overlay copies a file before it is touched. Only entries
+    that changed since then (nanoseconds) are looked at. The caller holds the domain's cache exclusively, and no
+    container uses the cache.
     """
     count = 0
     with disk.opened() as own, release.opened() as below:

@@ -28,10 +28,10 @@ _UNFINISHED = re.compile(r"tmp-[0-9a-f-]{36}")
 
 
 def unchecked_since(unchecked: Path) -> int:
-    """Return when a file was made, in nanoseconds, and make the file if there is none.
+    """Return the time when a file was created, in nanoseconds; create the file if it is missing.
 
-    The file stands for a fetch after which nobody has looked at the repository cache. The caller removes the file
-    when that is done, and holds the repository cache alone all the time.
+    The file marks a fetch whose downloads have not been checked yet. The caller removes the file
+    after the check, and holds the repository cache exclusively all the time.
     """
     unchecked.parent.mkdir(parents=True, exist_ok=True)
     # An older mark stays: it tells when the fetch of a killed run began.
@@ -43,16 +43,16 @@ def unchecked_since(unchecked: Path) -> int:
 def remove_changed_downloads(repository: Path, since: int) -> list[str]:
     """Remove changed entries whose content does not match their name; return the names. `since` is in nanoseconds.
 
-    Where there are more names than fetches leave, remove them all, and return EVERYTHING for a name.
+    If there are more names than fetches leave, remove all of them, and return EVERYTHING in place of a name.
 
     The time is the kernel's time of status change: no program can set it. The caller holds the repository cache
-    alone, and no container writes to it.
+    exclusively, and no container writes to the cache.
     """
     with suppress(FileNotFoundError):
         # A fetch can shut folders. The folders of single downloads are on the third level.
         open_up(repository.resolve(), 3)
     with suppress(FileNotFoundError), opened(repository) as folder:
-        # Counted before they are listed: a fetch can make more names than memory holds.
+        # Count the names before listing them: a fetch can create more names than fit into memory.
         if next(itertools.islice(folder.walk(), _MOST, None), None):
             folder.empty()
             return [EVERYTHING]
@@ -91,7 +91,7 @@ def _is_expected_folder(entry: FoundFile) -> bool:
 def _changed_names_in(
     entry: UntrustedFolder, listed: FoundFile, match: re.Match[str], since: int
 ) -> Iterator[tuple[str, bool]]:
-    # A folder that gets another name changes, and the files in it do not.
+    # Renaming a folder changes the folder's times, but not the times of the files in it.
     renamed = listed.status.st_ctime_ns >= since
     for file in entry.entries():
         if not renamed and file.status.st_ctime_ns < since:

@@ -1,8 +1,8 @@
 """Carry out `cache push` and `cache pull` between Bazel's disk caches here and a cache in a registry.
 
 A push makes its packs visible all at once, by one manifest. A push that is killed leaves nothing visible. A pull
-makes a pack's blobs visible when all of it has arrived and is verified. An action becomes visible only when
-everything that it needs is there. Builds may run meanwhile.
+makes a pack's blobs visible after the whole pack has arrived and is verified. An action becomes visible only after
+all its blobs. Builds may run meanwhile.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Exchange:
                 self.stop.check()
                 stored = self.stored.read()
                 layers, before = stored or (Layers(), None)
-                # After a race the other push is in `layers`: only what is still missing is sent.
+                # After a race, `layers` has the other push, and only missing packs are sent.
                 packs_by_key = push.prepare(layers)
                 if not packs_by_key:
                     return push.results(), before
@@ -97,7 +97,7 @@ class Exchange:
                     f"check the name; push one first: `tfdock cache push {self.stored.image}`",
                 )
             shelves = stored[0].shelves
-            # Without keys only the named trust domains count: what others built is taken on request only.
+            # Without keys, only the named trust domains count: caches of other domains need a request by name.
             wanted = list(dict.fromkeys(keys)) or [key for key in shelves if in_domains(key, domains)]
             absent = [key for key in wanted if key not in shelves]
             if absent:

@@ -105,7 +105,7 @@ class Listing:
         return tuple(digests)
 
     def is_native(self, key: str) -> bool:
-        """Return whether an action compiled for the CPU of its machine, which its key does not name."""
+        """Return whether an action compiled for its machine's CPU; the action's key does not show this."""
         command = self._command(key)
         if command is None or not self.has(command):
             return False
@@ -115,7 +115,7 @@ class Listing:
         return False
 
     def _command(self, key: str) -> str | None:
-        """Return the blob that says what an action ran, if the cache has the action's own message."""
+        """Return the blob with an action's command, if the cache has the action's own message."""
         if not self.has(key):
             return None
         with suppress(MalformedEntry, OSError):
@@ -163,8 +163,8 @@ def outputs(cache: CacheFolder) -> list[Output]:
 class CacheFinding:
     """A finding about an entry.
 
-    `kind` is `damaged` (other bytes than its name says), `truncated`, `unreadable`, `incomplete` (an action whose
-    outputs are gone: a miss to Bazel, no harm) or `foreign` (not Bazel's).
+    `kind` is `damaged` (the content does not match the name), `truncated`, `unreadable`, `incomplete` (an action
+    without its outputs, which Bazel harmlessly treats as a miss) or `foreign` (not Bazel's).
     """
 
     toolchain: str
@@ -193,11 +193,11 @@ class VerifiedCache:
 def verify_cache(disk: DiskCache, *, repair: bool = False, check: Callable[[], None] = lambda: None) -> VerifiedCache:
     """Hash every blob, which is named by its sha256, and check that every action's entry is readable and complete.
 
-    `repair` removes bad entries, and the actions that need them; the caller then holds the lock alone. `check` is
-    called by several threads, between pieces of blobs, and may raise.
+    `repair` removes bad entries, and the actions that need them. The caller must then hold the lock exclusively.
+    `check` is called by several threads, between pieces of blobs, and may raise.
     """
     listed = listing(disk)
-    # Blobs first: an action is as sound as the blobs that it names.
+    # Check blobs first: an action is intact only if its blobs are intact.
     bad = dict(_bad_blobs(listed, check))
     findings = [_finding(listed.blobs[digest], disk, kind, text) for digest, (kind, text) in bad.items()]
     doomed = [listed.blobs[digest] for digest in bad]
@@ -225,7 +225,7 @@ def _bad_blobs(listed: Listing, check: Callable[[], None]) -> Iterator[tuple[str
     sizes = {digest.hash: digest.size for result in listed.results.values() for digest in result.files}
     blobs = list(listed.blobs.values())
     with ThreadPoolExecutor(_THREADS) as pool:
-        # `map` submits everything that it gets, so after a stop all of that would still be worked on.
+        # Not `map`: it submits everything at once, and after a stop all of it would still run.
         for start in range(0, len(blobs), _BATCH):
             batch = blobs[start : start + _BATCH]
             problems = pool.map(lambda entry: _check_blob(listed.disk, entry, sizes, check), batch)
@@ -266,7 +266,7 @@ def _check_action(listed: Listing, key: str, bad: Mapping[str, object]) -> tuple
         return "truncated", "it names no output"
     try:
         needed = listed.needs(key)
-    # A tree that cannot be read hides the files that it names. It is a bad blob itself, and found below.
+    # The files in an unreadable tree are unknown. It is a bad blob itself, and found below.
     except (MalformedEntry, OSError):
         needed = tuple(digest.hash for digest in (*listed.results[key].files, *listed.results[key].trees))
     poisoned = [digest for digest in needed if digest in bad]
@@ -291,7 +291,7 @@ def _remove_entries(disk: DiskCache, entries: Iterable[CacheEntry]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedCache:
-    """What pruning removed, or would remove: bytes by kind, and bytes that are left."""
+    """The result of pruning or of a dry run: removed bytes by kind, and the remaining bytes."""
 
     disks: tuple[cache_pruning.PrunePlan, ...]
     half_written: int
@@ -345,7 +345,7 @@ def prune(
         before=before,
     )
     if not dry_run:
-        # The caller holds the cache alone, so every run with such a folder has ended.
+        # The caller holds the cache exclusively, so every run with such a folder has ended.
         for output in output_folders:
             remove_folder(output.path)
         for download, _ in old:
@@ -369,13 +369,13 @@ def _old_downloads(cache: CacheFolder, before: float) -> Iterator[tuple[Untruste
         (UntrustedPath(cache.root / "dependencies"), _DEPENDENCIES),
         (UntrustedPath(cache.repository, "content_addressable/sha256"), _SHA256),
     ):
-        # One unreadable folder does not keep the other folders.
+        # An unreadable folder does not prevent removing the others.
         with suppress(OSError), opened(part.root) as top, top.folder(part.inside) as parent:
             for entry in parent.entries():
                 if not ours.fullmatch(entry.name):
                     continue
                 with suppress(OSError), parent.folder(entry.name) as folder:
-                    # A folder's own time of access tells only that somebody listed it.
+                    # A folder's access time only shows that somebody listed it.
                     files = [file.status for file in folder.entries()]
                     times = [entry.status.st_mtime, *(max(file.st_mtime, file.st_atime) for file in files)]
                     if max(times) < before:
@@ -387,13 +387,13 @@ def _apply(listed: Listing, plan: cache_pruning.PrunePlan) -> None:
     _remove_entries(listed.disk, (listed.actions[key] for key in plan.actions))
     _remove_entries(listed.disk, (listed.blobs[digest] for digest in plan.blobs))
     remaining = len(listed.actions) - len(plan.actions) + len(listed.blobs) - len(plan.blobs) + len(listed.foreign)
-    # Foreign files count: nobody knows whose they are.
+    # Foreign files also count, though their owner is unknown.
     if not remaining:
         remove_disk(listed.disk)
 
 
 def remove_disk(disk: DiskCache) -> None:
-    """Remove a disk cache and all notes about it; the caller holds its lock alone."""
+    """Remove a disk cache and all notes about it. The caller holds its lock exclusively."""
     remove_folder(disk.folder)
     clear_work(disk)
     remove_folder(disk.about)

@@ -1,8 +1,8 @@
 """Write and read packs of cache entries, the layers of a cache in a registry. Pure.
 
 A pack is a tar of files named as in Bazel's disk cache, zstd-compressed. Its table of contents is a separate blob, so
-that the entries are known without the pack. The table decides every byte of the tar except the files' content. So the
-reader makes the headers itself and compares: a path, a link, another size or order is a difference.
+the entries can be listed without the pack. The table decides every byte of the tar except the files' content. So the
+reader computes the headers itself and compares: paths, links, other sizes or another order are refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_CONTENTS = 4 << 20  #: Bytes of a table of contents, compressed.
 _MOST_UNPACKED = 10 << 20
 _WINDOW = 8 << 20  #: Bytes of memory that unpacking may ask for.
 _READ = 1 << 18
-_LEVEL, _THREADS = 3, 2  # any number of threads gives the same bytes, none gives others
+_LEVEL, _THREADS = 3, 2  # any number of threads gives the same bytes; no threads would give other bytes
 _CONTENTS_LEVEL = 12
 
 # The folder has to repeat the first two digits. `\Z`, because `$` also matches before a newline at the end.
@@ -49,7 +49,7 @@ class PackEntry:
 
     @property
     def is_action(self) -> bool:
-        """Whether it is an action's entry; the others are outputs, named by their sha256."""
+        """Whether the entry is an action; other entries are outputs, named by their sha256."""
         return self.name.startswith("ac")
 
 
@@ -173,7 +173,7 @@ def most_packed(contents: PackContents) -> int:
 
 
 def read_entries(contents: PackContents, pack: BinaryIO) -> Iterator[tuple[PackEntry, bytes, bool]]:
-    """Yield the entries of a pack as they come: the entry, a piece of it, and whether that is its last.
+    """Yield the entries of a pack as they arrive: (entry, piece of content, whether the piece is the last).
 
     Memory is bounded, and the table of contents bounds what is unpacked. Raises Malformed if the pack differs, at the
     latest after its last entry. A complete entry has the sha256 of the table.

@@ -1,9 +1,8 @@
 """Plan a push: the entries to send, their packs, and the old packs to remove.
 
-A push adds missing entries as new packs. Existing packs stay as they are, so that nothing is sent twice. A pack goes,
-and its useful entries are sent again with the rest, if
-
-- for 20 changes of its toolchain nobody who pushed still had half of its bytes;
+A push adds missing entries as new packs. Existing packs stay as they are, so that nothing is sent twice. A pack is
+dropped, and its useful entries are sent again in a new pack, if - for 20 changes of its toolchain nobody who pushed
+still had half of its bytes;
 - half of its bytes or more are in other packs too;
 - there are more than 32 packs, and it holds less than 16 MiB.
 
@@ -40,7 +39,7 @@ class PushedAction:
 class Plan:
     """The plan for a shelf: the packs that stay, the entries of each new pack, and the number of removed packs.
 
-    `there` counts the entries that the registry has, as far as they can be hits.
+    `there` counts the entries in the registry that can be hits.
     """
 
     kept: tuple[Pack, ...]
@@ -61,7 +60,7 @@ def plan(
     blobs: Mapping[str, PackEntry],
 ) -> Plan:
     """Plan the push of a shelf. `contents` has each pack's table by the table's digest, `actions` are complete."""
-    # A push that is repeated makes the same packs, and the registry already has those that were sent.
+    # A repeated push makes the same packs, and the registry already has the sent ones.
     actions = sorted(actions, key=lambda action: action.entry.name)
     wanted = {action.entry.name: action.entry for action in actions}
     wanted |= {blobs[blob].name: blobs[blob] for action in actions for blob in action.blobs if blob in blobs}
@@ -75,7 +74,7 @@ def plan(
     gone = len(shelf.packs) - len(kept)
 
     def lacking(entry: PackEntry) -> bool:
-        # Where a pack went, somebody else's result of an action may lack what it needs: then ours counts.
+        # After a pack is dropped, another machine's result of an action may lack blobs. Then ours is used.
         return entry.name not in held or (gone > 0 and held[entry.name] != entry.sha256)
 
     return Plan(
@@ -113,7 +112,7 @@ def _kept(shelf: Shelf, tables: Mapping[Digest, PackContents], wanted: Mapping[s
 def _bundles(
     actions: Iterable[PushedAction], blobs: Mapping[str, PackEntry], lacking: frozenset[PackEntry]
 ) -> Iterable[tuple[PackEntry, ...]]:
-    """Yield the lacking entries, in packs: each action with, or after, everything that it needs."""
+    """Yield the missing entries in packs. Each action is in the same pack as its blobs, or in a later one."""
     placed: set[PackEntry] = set()
     bundle: list[PackEntry] = []
     size = 0
@@ -123,7 +122,7 @@ def _bundles(
             if entry not in lacking or entry in placed:
                 continue
             placed.add(entry)
-            # In a pack of its own it is sent once, whatever happens to the small entries.
+            # A large entry in its own pack is sent only once, even if the packs of small entries change.
             if entry.size > PACK_SIZE:
                 yield (entry,)
                 continue

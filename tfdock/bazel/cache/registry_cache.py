@@ -1,7 +1,7 @@
 """Read and write a Bazel cache in a registry: one manifest whose layers are packs and their tables of contents.
 
 The layers are pairs (table, pack), with the toolchains in the order of their keys. The configuration says how many
-pairs each toolchain has, and when each pack was last used. Everything that is read is checked before it is used.
+pairs each toolchain has, and when each pack was last used. All data is checked before use.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _Count = Annotated[int, below(1 << 53)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
-    """A pack in the manifest. `seen` is the last push of its shelf by a machine that had half of its bytes."""
+    """A pack in the manifest.
+
+    `seen` is the last push of the pack's shelf by a machine with at least half of the pack's bytes.
+    """
 
     contents: Descriptor
     layer: Descriptor
@@ -85,7 +88,7 @@ class Layers:
         document: CacheConfiguration = parse(CacheConfiguration, config)
         rows = document.toolchains
         layers = list(manifest.layers)
-        # In the order of writing: each shelf takes its layers from the front of the list.
+        # Read in the order of writing: each shelf takes its layers from the front of the list.
         shelves = {key: _shelf(rows[key], layers) for key in sorted(rows)}
         if layers:
             raise Malformed("it has more layers than its configuration names")
@@ -98,7 +101,7 @@ class CacheShelf:
 
     pushes: _Count  #: How often they have changed.
     moment: _Count  #: The number of the cache's push that changed them last.
-    seen: tuple[_Count, ...]  #: For each pack, the last push by somebody who had half of it.
+    seen: tuple[_Count, ...]  #: For each pack, the last push by a machine with half of its bytes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,9 +183,9 @@ class StoredCache(NamedArtifact):
         return self._tables[digest]
 
     def entries(self, pack: Pack, toolchain: str) -> Iterator[tuple[PackEntry, bytes, bool]]:
-        """Yield the entries of a pack as they come: the entry, a piece of it, and whether that is its last.
+        """Yield the entries of a pack as they arrive: (entry, piece of content, whether the piece is the last).
 
-        The pack is verified only when all of it has been read.
+        The pack is verified only after it has been read to its end.
         """
         contents = self.contents(pack)
         pieces = self.repository.blob(pack.layer)
@@ -214,18 +217,21 @@ class StoredCache(NamedArtifact):
         return OutgoingPack(contents=PackContents(toolchain=toolchain, entries=entries), layer=layer, file=file)
 
     def send(self, outgoing: OutgoingPack) -> tuple[Pack, int]:
-        """Send a pack with its table of contents. Return its place in a manifest, and the bytes that were sent."""
+        """Send a pack with its table of contents.
+
+        Return the descriptor for the manifest, and the number of bytes sent.
+        """
         table = outgoing.contents.encoded()
         pack = Pack(contents=Descriptor.of(CONTENTS_TYPE, table), layer=outgoing.layer, seen=0)
         with outgoing.file as file:
             sent = self._upload(pack.layer, file)
-        # Nothing is visible before the manifest names both.
+        # Nothing is visible before the manifest lists both blobs.
         sent += self._upload(pack.contents, table)
         self._tables[pack.contents.digest] = outgoing.contents
         return pack, sent
 
     def _upload(self, blob: Descriptor, data: BinaryIO | bytes) -> int:
-        """Send a blob unless it is there; return the bytes that were sent."""
+        """Send a blob unless the registry has it; return the number of bytes sent."""
         return blob.size if self.repository.upload(blob, data) else 0
 
     def publish(self, layers: Layers, before: Digest | None) -> Digest | None:

@@ -1,4 +1,4 @@
-"""Archives whose own addresses are dead: where they may be, and how to name another address. Pure."""
+"""Archives with dead addresses: where they may be found, and how to use another address. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sum_beside(text: str, url: str) -> str:
 
 
 def example_row(url: str, sha256: str, release: str) -> str:
-    """Return a row of the table, with words to fill in, for an archive that does not come from its address."""
+    """Return a table row, with placeholders, for an archive that its address does not serve."""
     name = url.rpartition("/")[2]
     # As JSON, which is YAML too: an address of a stranger's source ends no line.
     values = {"sha256": sha256 or "…", "archive": name, "releases": release, "original": url, "gone": "2026"}

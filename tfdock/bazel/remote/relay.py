@@ -1,4 +1,4 @@
-"""Relay a Unix socket to one endpoint: the only way out of a compile container.
+"""Relay a Unix socket to one endpoint: the only connection from a compile container to the outside.
 
 The relay runs in this process, so that TLS with this machine's certificates, and credentials, never enter the
 container. When the endpoint is gone, the relay answers every request with "not cached". Then every version of Bazel
@@ -59,15 +59,16 @@ async def _listen(line: RelayLine, serve: Serve, folder: Path, name: str) -> asy
             if free >= 0:
                 await serve(line, reader, writer)
         except (*CONNECTION_ERRORS, asyncio.CancelledError):
-            # The client sees its connection end, and asks again or does without. Of a task that was cancelled
-            # asyncio before 3.12 prints a traceback.
+            # The client sees its connection close, and retries or continues without the cache. Of a task that was
+            # cancelled asyncio before 3.12 prints a traceback.
             pass
         finally:
             free += 1
             await close_writer(writer)
 
     listener = socket.socket(socket.AF_UNIX)
-    # A socket's path ends at 107 characters, and a cache folder may lie deeper: by way of its folder it does not.
+    # A socket's path is limited to 107 characters, and a cache folder may be deeper. A path relative to the folder is
+    # short.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         path = f"/proc/self/fd/{descriptor}/{name}"
@@ -82,8 +83,8 @@ async def _stop(servers: list[asyncio.Server]) -> None:
     """Stop listening, and cancel every connection of the loop."""
     for server in servers:
         server.close()
-    await _run_pending()  # a task that is cancelled before it begins closes nothing
-    # Without this task, which would cancel itself.
+    await _run_pending()  # a task that is cancelled before it starts closes no connection
+    # Leave out this task, which would cancel itself.
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

@@ -62,7 +62,7 @@ _DENIED = (b"7", b"16")  #: PERMISSION_DENIED and UNAUTHENTICATED.
 
 #: A `ServerCapabilities` message: SHA256, uploads, execution, version 2 of the API.
 ABILITIES = bytes.fromhex("0a070a010112020801120408011001220208022a020802")
-#: Answers in place of an endpoint that is gone; every other call gets NOT_FOUND.
+#: Answers that replace a lost endpoint; every other call gets NOT_FOUND.
 #:
 #: The answer that no blob is missing, so that none is sent. Bazel 0.26.1 crashes if this request fails.
 _WITHOUT = {
@@ -108,7 +108,7 @@ class Frame:
         With `large`, few frames over 16 KiB are read at a time. Raises TimeoutError for a frame that does not arrive.
         """
         head = await reader.readexactly(9)
-        # The peer's word: up to 16 MiB, of which not one byte has come yet.
+        # The peer claims a length of up to 16 MiB before it has sent any byte.
         size = int.from_bytes(head[:3], "big")
         if large is None or size <= _LARGEST:
             return cls(head, await reader.readexactly(size))
@@ -132,7 +132,7 @@ async def serve(line: RelayLine, reader: Reader, writer: Writer) -> None:
         asyncio.ensure_future(relayed.watch_silence(server[1])),
     ]
     try:
-        # With one direction gone, the other has nobody to talk to.
+        # If one direction has closed, the other direction is useless.
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
@@ -187,7 +187,7 @@ class _Connection:
             await server.drain()
 
     def _is_allowed(self, headers: list[_Pair]) -> bool:
-        """Return whether a call may be made. It names its path once; no gRPC client sends trailers."""
+        """Return whether a call may be made. A stream has one path; no gRPC client sends trailers."""
         if self.line.upload:
             return True
         known = _EXECUTING if self.line.executes else _READING
@@ -215,8 +215,8 @@ class _Connection:
     def _refuse(self, stream: int) -> None:
         """Answer a call in the endpoint's place."""
         self.refused.add(stream)
-        # No header may enter the table, which is the endpoint's and the client's: these two would, and `:status: 200`
-        # is in every table (RFC 7541, appendix A). gRPC tells errors by `grpc-status` alone.
+        # No new header may enter the shared header table. These two would; `:status: 200` is in every table (RFC
+        # 7541, appendix A). gRPC reports errors only in `grpc-status`.
         named = (b"content-type", b"application/grpc"), (b"grpc-status", _PERMISSION_DENIED)
         headers = [(b":status", b"200"), *(hpack.NeverIndexedHeaderTuple(*pair) for pair in named)]
         self.client.write(_frames(stream, _END_STREAM, hpack.Encoder().encode(headers, huffman=False)))
@@ -246,7 +246,7 @@ class _Connection:
             # Without a limit for large frames: the settings allow this endpoint.
             frame = await Frame.read(server)
             self.heard = monotonic()
-            # The answer to a ping of the relay itself, which Bazel knows nothing of.
+            # The answer to the relay's own ping, which Bazel must not see.
             if frame.kind == _PING and frame.body == _ARE_YOU_THERE:
                 continue
             self.client.write(frame.head + frame.body)

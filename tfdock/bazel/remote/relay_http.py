@@ -1,7 +1,7 @@
 """Relay HTTP/1.1: Bazel's requests to a cache get the endpoint's host, path and credentials.
 
-Any program in the container may send requests, so no request is forwarded unchanged: its head is parsed and
-rewritten, and its body is forwarded. Bazel sends one request at a time on a connection.
+Any program in the container may send requests, so the head of a request is parsed and rewritten. Only the body is
+forwarded unchanged. Bazel sends one request at a time on a connection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tfdock.bazel.remote.relay_line import CONNECTION_ERRORS, Reader, RelayLine,
 _PIECE = 1 << 18
 _IDLE = 4.0  #: Seconds after which a connection is not used again: servers close idle ones, some after five.
 # MD5 has 32 digits, SHA-512 has 128.
-_TARGET = re.compile(r"/(?:ac|cas)/[0-9a-f]{32,128}")  #: All targets that Bazel asks an HTTP cache for.
+_TARGET = re.compile(r"/(?:ac|cas)/[0-9a-f]{32,128}")  #: All targets that Bazel requests from an HTTP cache.
 _STATUS = re.compile(r"HTTP/1\.[01] ([1-5][0-9]{2})(?: .*)?")
 # RFC 9110, sections 5.6.2 and 5.5: a name is a token, and a value has no control character but tab.
 _HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*")
@@ -27,7 +27,7 @@ _HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([^\x00-\x08\x0a-\x1f
 _NUMBER = re.compile(r"[0-9]{1,15}")
 # RFC 9112, section 7.1.1: unknown extensions are ignored.
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?\r\n")
-# A list of what passes: among all other headers, some could choose a host or bring a login.
+# A list of allowed headers: others could choose a host or carry credentials.
 #: Request headers that are forwarded, besides those that give the length of the body.
 _FORWARDED = {"accept", "accept-encoding", "content-type", "user-agent"}
 # 405: a server that only reads does not know PUT.
@@ -150,7 +150,7 @@ def _forwarded_head(head: Head, method: str, target: str, line: RelayLine) -> He
 
 @dataclass
 class _Upload:
-    """A request that is being sent. It is dropped once the endpoint no longer takes it."""
+    """A request that is being sent. The body is dropped after the endpoint stops reading."""
 
     line: RelayLine
     writer: Writer
@@ -158,7 +158,7 @@ class _Upload:
 
     async def give(self, data: bytes) -> None:
         """Send some bytes."""
-        # The rest is read and dropped: Bazel reads the answer only after it has sent everything.
+        # Read and drop the other bytes: Bazel reads the answer only after it has sent everything.
         if self.broken:
             return
         try:
@@ -167,7 +167,7 @@ class _Upload:
                 await self.writer.drain()
         except CONNECTION_ERRORS as error:
             self.broken = True
-            # A silent server is gone. One that closes may have refused only this upload.
+            # A silent server is gone. An endpoint that closes may have refused only this upload.
             if isinstance(error, TimeoutError):
                 self.line.lost = relay_line.failure_reason(error)
 
@@ -199,7 +199,7 @@ async def _forward_answer(
     await writer.drain()
     # An action counts, not each of the blobs that follow.
     line.hits += not upload and target.startswith("/ac/")
-    # Bazel's connection has to end as well: nothing else tells it that the body is complete.
+    # Also close Bazel's connection: only this marks the end of the body.
     if ends:
         raise EOFError("the end of the connection was the end of the answer")
     return _stays_open(head)
@@ -246,7 +246,7 @@ async def _answer(writer: Writer, status: str) -> None:
 
 
 async def _head(reader: Reader) -> Head:
-    """Return the next head; raise EOFError if the other side is done, ValueError if it is not clearly one head."""
+    """Return the next head. Raise EOFError if the other side has closed, ValueError if the head is ambiguous."""
     # latin-1 keeps every byte, so the parser misses none.
     first, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")
     pairs = [_HEADER.fullmatch(line) for line in lines]

@@ -1,4 +1,4 @@
-"""The line to one remote endpoint: its connections, its credentials, and its traffic."""
+"""The connections to one remote endpoint, with their credentials and traffic."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RelayLine:
     received: int = 0
     lost: str | None = None
     no_uploads: bool = False  #: Whether the endpoint answered a question but refused an upload.
-    trouble: str | None = None  #: An answer that is neither a result nor "not found".
+    trouble: str | None = None  #: Answers that are neither a result nor "not found".
     #: Held while a frame of up to 16 MiB is read: a container may open many connections.
     large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_LARGE), repr=False)
 
@@ -111,7 +111,7 @@ async def close_writer(writer: Writer) -> None:
     writer.close()
     try:
         with suppress(*CONNECTION_ERRORS):
-            # TLS waits for the other side's farewell, which may never come.
+            # TLS waits for the peer's closing message, which may never come.
             await asyncio.wait_for(writer.wait_closed(), 1)
     finally:
         writer.transport.abort()

@@ -56,12 +56,12 @@ def lines_for(remote: Remote, settings: Settings) -> dict[str, relay_line.RelayL
 def _credentials(role: str, endpoint: Endpoint, settings: Settings) -> Headers:
     """Return the credentials for an endpoint.
 
-    Those of the environment are only for endpoints of this machine's own settings. A profile may come from a
-    stranger, and name a server that collects credentials. A helper program is asked whatever the endpoint: it
+    Credentials from the environment are only for endpoints in this machine's own settings. A profile may come from a
+    stranger, and name a server that collects credentials. A helper program is called for every endpoint: the program
     decides.
     """
     headers: dict[str, tuple[str, str]] = {}
-    # By value: a profile that names the same endpoint may use the credentials, too.
+    # Compared by value: a profile with the same endpoint may also use the credentials.
     if endpoint in (settings.remote.cache, settings.remote.executor):
         for line in os.environ.get(VARIABLE, "").splitlines():
             name, colon, value = line.partition(":")
@@ -83,7 +83,7 @@ def _add_header(headers: dict[str, tuple[str, str]], name: object, value: object
             f"{where} does not give headers",
             f"lines `Name: value` in {VARIABLE}; from a helper, the answer of Bazel's credential helper protocol",
         )
-    # Names know no case: what the helper says replaces the variable's.
+    # Header names ignore case, and the helper's header replaces the variable's.
     headers[str(name).lower()] = (str(name), str(value))
 
 
@@ -218,7 +218,7 @@ def _break(connection: socket.socket) -> None:
 
 
 def _ask_http(line: relay_line.RelayLine) -> None:
-    """Ask an HTTP cache for an action that it does not know."""
+    """Request an unknown action from an HTTP cache."""
     connection = http.client.HTTPConnection(line.endpoint.host, line.endpoint.port, timeout=TIMEOUT)
     with _connected(line.endpoint) as connection.sock, closing(connection):
         headers = {"host": line.endpoint.authority, **dict(line.headers)}
@@ -245,7 +245,7 @@ def _ask_grpc(line: relay_line.RelayLine, instance: str) -> None:
         raise _AccessDenied(f"gRPC status {status}")
     # UNIMPLEMENTED: some caches have nothing but the cache.
     if status not in ("0", "12"):
-        # What a server says may repeat what it was sent, so that it is not shown where that was a secret.
+        # A server's answer may repeat the request, so the answer is not shown if the request had a secret.
         raise _UnexpectedAnswer(f"gRPC status {status} {'' if line.headers else message}".strip()[:200])
 
 
@@ -265,7 +265,7 @@ class EndpointWatch:
         self.tell()
 
     def shown_line(self, line: str) -> str:
-        """Return the part of a line that is shown: all of it."""
+        """Return the whole line: nothing is hidden."""
         return line
 
     def tell(self) -> None:

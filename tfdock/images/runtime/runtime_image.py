@@ -323,7 +323,7 @@ class _RuntimeBuild(TrialContainers):
         return built
 
     def _build_image(self, image: RuntimeImage, build_input: _BuildInput, base: ImageInfo) -> ImageInfo:
-        """Build the image. Builds on the same base wait for each other: layers that both need are made once."""
+        """Build the image. Builds on the same base wait for each other, so that shared layers are made only once."""
         supervisor, machine = self._environment.supervisor, self._environment.settings
         request = ImageBuild(
             context=lambda: context_archive(build_input.context, None, build_input.beside),
