@@ -1,4 +1,4 @@
-"""Problems and exceptions: what went wrong, where, why, and how to fix it.
+"""Problems and exceptions: the error, its place, its reason, and its fix.
 
 Every message a user sees about something wrong is a `Problem`. Exceptions carry problems upwards; the
 command line alone turns them into text, JSON and an exit code.
@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, field
 from enum import IntEnum
 from typing import Any, Literal, Self, TypedDict, Unpack
 
-OR = "; or "  #: Between several fixes where a document has one text for them.
+OR = "; or "  #: Joins several fixes if a document has one text for them.
 
 
 class ExitCode(IntEnum):
@@ -56,7 +56,7 @@ def joined(words: Iterable[str]) -> str:
 
 
 Severity = Literal["error", "warning"]
-Fix = str | Sequence[str]  #: The fix of a problem: one text, or several, each of which is enough.
+Fix = str | Sequence[str]  #: The fix of a problem: one text, or several texts; each fix alone is enough.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,8 @@ class Suggestion:
     """A suggestion after a refusal. tfdock has tried it: the changed profile is accepted."""
 
     text: str  #: The change in words.
-    change: Mapping[str, object]  #: Field of the profile, dotted, to its new value; null leaves it out.
-    keep: tuple[str, ...] = ()  #: The settings of the profile that the change keeps, in words.
+    change: Mapping[str, object]  #: Dotted field of the profile to its new value; null removes the field.
+    keep: tuple[str, ...] = ()  #: The settings of the profile that the change does not touch, as text.
     untested: bool = False  #: Whether it needs `allow_untested`.
     question: str = ""  #: A question to ask before the change, since it may be unwanted. Empty for a fix.
 
@@ -99,7 +99,7 @@ class Problem:
 
     @property
     def fix(self) -> str:
-        """The fixes as one text, as documents say it."""
+        """The fixes as one text, as in documents."""
         return OR.join(self.fixes)
 
     @property
@@ -116,7 +116,7 @@ class Problem:
 
 
 def as_document(value: Any) -> dict[str, Any]:
-    """Return what documents say of a problem, or of a dataclass with problems in it: fixes are one text there."""
+    """Return a problem, or a dataclass with problems, in the form for documents: fixes are one text."""
     return asdict(value, dict_factory=_members)
 
 
@@ -185,7 +185,7 @@ class Incompatible(TfdockError):
 class BuildFailed(TfdockError):
     """A step of the build itself failed: an image step, configure, Bazel, the wheel.
 
-    `status` is the exit status of the step that failed, where there was one.
+    `status` is the exit status of the failed step, if there was one.
     """
 
     exit_code = ExitCode.BUILD_FAILED

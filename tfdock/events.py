@@ -11,7 +11,10 @@ from tfdock.types import BuildId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseStarted:
-    """A phase of a build begins. It takes `expected` seconds, if known, and the later phases take `after` seconds."""
+    """A phase of a build begins.
+
+    The phase takes about `expected` seconds, if known, and the later phases `after` seconds.
+    """
 
     build_id: BuildId
     phase: str
@@ -65,7 +68,7 @@ Listener = Callable[[Event], None]  #: A function that receives events. It must 
 
 @contextmanager
 def announced_phase(listen: Listener, clock: Callable[[], float], build_id: BuildId, phase: str) -> Iterator[None]:
-    """Report a phase as it begins, and as it ends, well or not, with its seconds by the clock."""
+    """Report the start of a phase, and its end, successful or not, with its duration in seconds."""
     listen(PhaseStarted(build_id=build_id, phase=phase))
     began, ok = clock(), False
     try:

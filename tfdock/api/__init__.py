@@ -2,7 +2,7 @@
 
 A profile is a file, the name of a shipped one, or nothing with `gpu`. Fields of a profile change it, with dots:
 `api.check("rtx3080", **{"resources.memory": "16GiB"})`. Settings are those of the commands: the configuration file
-and `TFDOCK_*`. Every function raises TfdockError. Its problems say what is wrong, where, and how to fix it.
+and `TFDOCK_*`. Every function raises TfdockError. Its problems have the error, the place, and the fix.
 
 Imports: `builder`, `diagnose`, `engine`, `gpu`, `host`, `knowledge`, `plan`, `resolve`, `wheel`.
 """
@@ -40,7 +40,7 @@ __all__ = ["advise", "build", "check", "diagnose", "inspect", "notes", "plan", "
 
 
 def advise(*gpus: str, tensorflow: str | None = None, python: str | None = None) -> Advice:
-    """Return how official wheels run on GPUs, and the profile of a build that does better, if there is one."""
+    """Return how official wheels run on GPUs, and the profile of a better build, if there is one."""
     base = _knowledge()
     return advice_for(base, gpus_named(base, gpus), tensorflow=tensorflow, python=python)
 
@@ -72,7 +72,7 @@ def build(
     force: bool = False,
     **fields: object,
 ) -> BuildResult:
-    """Build a wheel into the wheelhouse, unless it is there. `listen` gets the events of the build."""
+    """Build a wheel into the wheelhouse, unless the wheel exists. `listen` gets the events of the build."""
     prepared = _prepared(profile, _wish(gpu, fields))
     session = BuildSession(connect=DockerEngine, settings=settings_of_machine.load({}), knowledge=_knowledge())
     return build_plan(session, BuildRequest(prepared=prepared, force=force), listen or _ignore)

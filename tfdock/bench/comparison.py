@@ -45,7 +45,7 @@ class PairFigure:
 
 
 def compare(pairs: Sequence[Mapping[str, PairFigure]]) -> Iterator[Comparison]:
-    """Yield the comparison of each operation, then that of all together. There are two pairs or more."""
+    """Yield the comparison of each operation, then the comparison of all together. There are two pairs or more."""
     operations = list(pairs[0])
     for name in operations:
         figures = [pair[name] for pair in pairs]

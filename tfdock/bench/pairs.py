@@ -94,7 +94,7 @@ class _Answer:
 
 @dataclass(slots=True, kw_only=True)
 class Timing:
-    """Both sides, what they run, and what was measured: `figures` of each pair, `versions` of both TensorFlows."""
+    """Both sides, their suite, and the measurements: `figures` of each pair, `versions` of both TensorFlows."""
 
     sides: tuple[Side, Side]
     operations: Sequence[BenchOperation]

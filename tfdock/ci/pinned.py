@@ -33,7 +33,7 @@ def unpinned(command: str) -> str:
 
 
 def _commands(text: str) -> Iterator[list[str]]:
-    """Return the words of each simple command in a line of shell; nothing where the line is not shell."""
+    """Return the words of each simple command in a line of shell; nothing if the line is not valid shell."""
     # Punctuation ends a command also without blanks around it: `pip install a&&pip install b`.
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""  # an address may hold a `#`

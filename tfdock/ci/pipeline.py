@@ -55,11 +55,11 @@ def files(
     templates: Mapping[str, str],
     actions: Mapping[str, CiAction],
 ) -> dict[str, str]:
-    """Return the files of a pipeline, by their paths in the repository; the same arguments give the same texts.
+    """Return path -> text of a pipeline's files in the repository; the same arguments give the same texts.
 
     `path` is the path of the matrix in the repository, `command` renders it. `cells` is how many wheels the matrix
-    asks for at most. `knowledge` is the value of TFDOCK_KNOWLEDGE in jobs. `refusal` says why the pipeline cannot be
-    used, `warnings` what to know of it.
+    asks for at most. `knowledge` is the value of TFDOCK_KNOWLEDGE in jobs. `refusal` is the reason why the pipeline
+    cannot be used; `warnings` are hints about the pipeline.
     """
     ci, name = matrix.ci, _name(path)
     # GitHub takes 256 jobs in one matrix: a larger round is several jobs, each with a matrix of its own.
@@ -83,7 +83,7 @@ def files(
         "plan_file": f".github/workflows/{name}-plan.yml",
         "only_round": _round(1, parts, last=True),
         "registry": ci.registry or "",
-        # A retry goes on from the pushed cache: without one it would begin where the first try did.
+        # A retry continues from the pushed cache; without a cache it would start from the beginning.
         "retries": min(ci.continuations, _GITLAB_RETRIES) if ci.cache else 0,
         "rounds": rounds,
         "runner": list(matrix.runner),
@@ -111,7 +111,7 @@ def _runners(matrix: Matrix) -> set[tuple[str, ...]]:
 def _rounds(ci: Ci, parts: int) -> list[dict[str, Any]]:
     """Return the rounds of planning and building, with the names and conditions of their jobs.
 
-    Without a cache there is one round: the next would begin where this one did.
+    Without a cache there is one round: a second round would start from the beginning.
     """
     count = ci.continuations + 1 if ci.cache else 1
     return [_round(number, parts, last=number == count) for number in range(1, count + 1)]
@@ -167,7 +167,7 @@ def _name(path: str) -> str:
 
 
 def _minutes(ci: Ci) -> int:
-    """Return after how many minutes a service is to end a job: those of the build, and what is around it."""
+    """Return the time limit of a job in minutes: the build, and the steps around it."""
     return ceil(parse_seconds(ci.time_limit or TIME_LIMIT) / 60) + _MARGIN
 
 
@@ -186,10 +186,10 @@ def refusal(service: Service, matrix: Matrix) -> Problem | None:
 
 
 def _too_long(matrix: Matrix) -> Problem | None:
-    """Return a problem if GitHub ends a job of the matrix before the job has kept what it built."""
+    """Return a problem if GitHub ends a job of the matrix before the job has saved its results."""
     most, why = _OWN_MINUTES, "every job ends"
     fixes = [f"`time_limit: {TIME_LIMIT}`, and as many `continuations` as needed"]
-    # One job on a hosted machine is enough: the limit of time is the same for all jobs.
+    # Checking one job on a hosted machine is enough: the time limit is the same for all jobs.
     if not all(_SELF_HOSTED in runner for runner in _runners(matrix)):
         most, why = _HOSTED_MINUTES, "jobs on its machines end"
         fixes.append(f"`runner:` with a machine of your own, which has the label `{_SELF_HOSTED}`")
@@ -306,7 +306,7 @@ def _escape_unprintable(match: re.Match[str]) -> str:
 
 def _github_scalar(value: object) -> str:
     """Return a value without expressions of GitHub's, except for the one that yields the start of an expression."""
-    # An expression that yields the text `${{` leaves one in the file, and nothing of the value is evaluated.
+    # An expression that yields the text `${{` puts it into the file, and the value is not evaluated.
     return _scalar(value).replace("${{", "${{ '${{' }}")
 
 
@@ -349,7 +349,7 @@ def _escape(character: str) -> str:
 
 
 def gitlab_jobs(jobs: Sequence[Job]) -> dict[str, Any]:
-    """Return the jobs of a round for a child pipeline of GitLab, by name. The rendered file says what they do.
+    """Return the jobs of a round for a child pipeline of GitLab, by name. The rendered file explains them.
 
     This is not a `parallel: matrix:`, because its job names contain all values. GitLab refuses names with more than
     255 characters, and a build id may have 128.
@@ -366,7 +366,7 @@ def _gitlab_job(job: Job) -> dict[str, Any]:
 
 
 def _with_seal(text: str) -> str:
-    """Return the file with a hash in its head, by which an old file differs from an edited one."""
+    """Return the file with a hash in its head, which distinguishes an old file from an edited one."""
     head, _, body = text.partition("\n\n")
     return f"{head}\n{_SEAL}{_hash(body)}\n\n{body}"
 
@@ -378,8 +378,8 @@ def _hash(body: str) -> str:
 def state(current: str | None, rendered: str) -> State:
     """Compare a file with its rendering.
 
-    `stale` was rendered from an earlier matrix, `edited` was changed since. `another` belongs to another matrix of
-    the same name, `foreign` was never rendered.
+    `stale` was rendered from an earlier matrix, `edited` was changed since. An `another` file belongs to another
+    matrix with the same name; a `foreign` file was never rendered.
     """
     if current is None:
         return "missing"

@@ -24,7 +24,7 @@ _MOST = 1 << 20  #: Bytes of a file that is in the place of a rendered one.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """One file of a pipeline: its path, the rendered text, and the current text; None if there is no file."""
+    """One file of a pipeline: its path, the rendered text, and the current text (None without a file)."""
 
     path: Path
     rendered: str
@@ -67,7 +67,7 @@ class Pipeline:
 
 
 def render(services: Iterable[Service], file: Path, folder: Path, settings: Settings) -> list[Pipeline]:
-    """Return the pipelines of a matrix with their files below `folder`, and what is there; write nothing.
+    """Return the pipelines of a matrix with their files below `folder` and the current texts; write nothing.
 
     `folder` is the repository's: jobs find the matrix by its path from there. The cells are planned with the
     knowledge that jobs have. Raises ProfileError, also where a link of the repository is in the way, and Incompatible
@@ -79,7 +79,7 @@ def render(services: Iterable[Service], file: Path, folder: Path, settings: Sett
     preparer = Preparer(replace(settings, knowledge=folders), local_machine())
     knowledge, templates = preparer.knowledge, loader.pipeline_templates()
     planned = planned_matrix.cells(file, preparer)
-    # The most jobs that there can be: which wheels are missing is known only when the pipeline runs.
+    # The largest possible number of jobs: the missing wheels are known only when the pipeline runs.
     cells = sum(1 for cell in planned.cells if cell.status != "excluded")
     longest = max((cell.seconds or 0 for cell in planned.wanted), default=0)
     variable = os.pathsep.join(_path_in_repository(own, folder) for own in folders)
@@ -129,7 +129,7 @@ def _knowledge(written: WrittenMatrix) -> tuple[Path, ...]:
 
 
 def not_carried(settings: Settings, file: Path) -> Problem | None:
-    """Return a warning if settings of this machine decide what is built, and jobs do not have them."""
+    """Return a warning if this machine's settings change the build, but the CI jobs lack these settings."""
     written = planned_matrix.read(file, settings.allow_paths)
     own = {folder.resolve() for folder in _knowledge(written)}
     names = [name for name in _NOT_CARRIED if getattr(settings, name)]
@@ -149,7 +149,7 @@ def not_carried(settings: Settings, file: Path) -> Problem | None:
     )
 
 
-#: Settings beside `knowledge` that decide what is built and from where, and that no rendered file holds.
+#: Settings besides `knowledge` that change the build or its sources, and that are not in rendered files.
 _NOT_CARRIED = (
     "mirrors",
     "plain_http",

@@ -50,7 +50,7 @@ def diagnose_log(
             fix = f"unpack it (`{error.program}`), then name the log that was in it"
         message = f"this is {error.kind}, not the text of a log"
         raise ProfileError.of("log-not-text", message, fix, file=name) from error
-    # A packed log that was cut off still has its beginning, where the first failure often stands.
+    # A truncated packed log still has its beginning, which often has the first failure.
     except ValueError as error:
         add_note(f"{error}: only what comes before it is read")
     found = diagnosis(reader.close(), knowledge, context)
@@ -69,7 +69,7 @@ def _is_sure(found: Diagnosis) -> bool:
 
 def _chunks(log: BinaryIO, progress: Progress) -> Iterator[bytes]:
     # `read` would wait until a whole piece is there, while a build still prints.
-    read = getattr(log, "read1", log.read)  # A pipe gives what it has.
+    read = getattr(log, "read1", log.read)  # A pipe returns the available bytes.
     while chunk := read(PIECE):
         progress(len(chunk))
         yield chunk
@@ -97,7 +97,7 @@ def diagnose_file(
 
 
 def diagnose_run_log(log: Path | None, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis | None:
-    """Return what went wrong in a run of ours; None without a log, or where it cannot be read any more.
+    """Return the diagnosis of one of tfdock's runs; None if its log is missing or unreadable.
 
     A diagnosis that fails must not hide the failure of the build.
     """
@@ -110,7 +110,7 @@ def diagnose_run_log(log: Path | None, knowledge: KnowledgeBase, context: Contex
 
 
 def load_context(name: str, preparer: Preparer) -> Context | None:
-    """Return a profile as the context of a diagnosis; None where its file is gone or the profile is refused."""
+    """Return a profile as the context of a diagnosis; None if its file is missing or the profile is refused."""
     try:
         return preparer.context(preparer.read(name))
     except (TfdockError, OSError):

@@ -1,8 +1,8 @@
 """Sightings in a log -> causes in order, in words, with profile changes that were tried. Pure.
 
-The first failure that stopped something is the root cause. Failures that a tool survived, and those that follow from
-others, come after it. With a profile, a cause names the profile's own values, and offers changes that are accepted.
-Where log and profile disagree, the finding says so and offers no change.
+The first failure that stopped something is the root cause. Survived failures, and failures caused by others, come
+after the cause. With a profile, a cause names the profile's own values, and offers changes that are accepted. If log
+and profile disagree, the finding reports this and offers no change.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tfdock.plan.profile_fixes import Context
 from tfdock.types import Version
 
 # Tools report one failure in several lines, the details some lines below.
-_NEAR = 30  #: Lines within which a row that says more stands for one that says less of the same failure.
-_STOPPED = ("ERROR: ", "FATAL: ", "FAILED: ")  #: How Bazel begins to say that something stopped it.
+_NEAR = 30  #: Within this number of lines, a more exact row replaces a less exact row for the same failure.
+_STOPPED = ("ERROR: ", "FATAL: ", "FAILED: ")  #: The start of Bazel's message about the error that stopped it.
 _LONGEST = 300  #: Characters of a value out of a log, in a sentence.
 
 
@@ -40,7 +40,7 @@ class Finding:
     excerpt: str  #: The lines of the log that show it.
     cause: str  #: Why it happened.
     fix: str  #: What to do.
-    source: str  #: Where it is known from.
+    source: str  #: The source of the row.
     count: int  #: How often it is in the log.
     values: Mapping[str, str]  #: What was read from the lines, by name.
     asked: str = ""  #: What of the profile has to do with it; empty without a profile.
@@ -52,7 +52,7 @@ class Finding:
 class GoodEnd:
     """The line with which a log ended well."""
 
-    id: str  #: The row of the knowledge that knows such a line.
+    id: str  #: The knowledge row that matches the line.
     line: int  #: Its number, from 1.
     cause: str  #: What the line says, in a sentence.
 
@@ -61,8 +61,8 @@ class GoodEnd:
 class Diagnosis:
     """What went wrong, the most probable cause first. `warnings` are harmless; `lines` counts the lines of the log.
 
-    `suspects` are lines that look like errors; `first` says what the first one belongs to, `others` are of
-    files that no finding is about. `success` is there where the log ended well, with no error after it.
+    `suspects` are lines that look like errors. `first` is the origin of the first one; `others` are about files
+    without a finding. `success` is set if the log ended well, without a later error.
     """
 
     lines: int
@@ -75,7 +75,7 @@ class Diagnosis:
 
     @property
     def failed(self) -> bool:
-        """Whether the log shows a failure: one that is known, or lines that look like one and no good end."""
+        """Whether the log shows a failure: a known one, or lines that look like errors without a later success."""
         return bool(self.findings) or (bool(self.suspects) and self.success is None)
 
     @property
@@ -85,7 +85,7 @@ class Diagnosis:
 
 
 def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis:
-    """Return what a log shows: its causes in order, in words."""
+    """Return the causes that a log shows, in order, as text."""
     rows, end = knowledge.failures, seen.success
     # Before failures are chosen: a grave warning becomes one of them.
     sightings = _with_grave_failures(seen, rows, profile_fixes.accelerator(context) if context else "")
@@ -97,7 +97,7 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
     seen = replace(seen, suspects=tuple(one for one in seen.suspects if not _is_noise(one, noise, rows)))
     here = skew.observed_parts(seen, knowledge, context)
     skews = _beside_failures(skew.skews(seen, knowledge, here), specific, rows)
-    # What came or went says more than a row for a whole class of lines.
+    # An added or removed name is more exact than a row for a whole class of lines.
     told = {one.error.line for one in skews}
     specific = [one for one in specific if not (rows[one.rule].unsure and one.line in told)]
     ranked = [
@@ -111,7 +111,7 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
     return Diagnosis(
         lines=seen.lines,
         findings=findings,
-        # Harmless lines need no change of the profile, so that they get no context.
+        # Harmless lines need no change of the profile, so they get no context.
         warnings=tuple(_finding(sighting, seen, here, knowledge, None) for sighting in noise),
         suspects=seen.suspects,
         first=_first(seen, here, knowledge.error_kinds) if not findings else "",
@@ -123,7 +123,7 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
 def _beside_failures(
     skews: Sequence[Skew], failures: Sequence[Sighting], rows: Mapping[str, Failure]
 ) -> Sequence[Skew]:
-    """Return the skews of which no failure says more; mere guesses only where nothing else is found."""
+    """Return the version skews that no failure explains better; guesses only if nothing else is found."""
     known = {one.line for one in failures if not rows[one.rule].unsure}
     left = [one for one in skews if one.error.line not in known]
     # One guess, about the first error, is enough.
@@ -131,7 +131,7 @@ def _beside_failures(
 
 
 def _others(seen: LogSightings, findings: Sequence[Finding]) -> tuple[SuspectLine, ...]:
-    """Return the first error of each file that no finding is about: with `--keep_going` there are several."""
+    """Return the first error of each file without a finding; `--keep_going` allows several."""
     known = {skew.file(finding.excerpt) for finding in findings} | {""}
     first: dict[str, SuspectLine] = {}
     for suspect in seen.suspects if findings else ():
@@ -141,15 +141,15 @@ def _others(seen: LogSightings, findings: Sequence[Finding]) -> tuple[SuspectLin
 
 
 def _first(seen: LogSightings, here: ObservedParts, kinds: Sequence[ErrorKind]) -> str:
-    """Return what the first error belongs to, what is out of step, and the next step for an error of its kind.
+    """Return the origin of the first error, its version skew, and the next step for an error of this kind.
 
-    What only announces or follows from an error is taken where nothing else is there.
+    Lines that only announce an error or follow from one are used only if there are no others.
     """
     own = [one for one in seen.suspects if not skew.only_announces(one.text)]
     first = next(iter(own or seen.suspects), None)
     if first is None:
         return ""
-    # What Bazel announced before it may name the place that the error itself does not.
+    # An earlier line of Bazel may name the place that the error itself lacks.
     before = (one for one in reversed(seen.suspects) if one.line < first.line)
     place = next(filter(None, map(skew.place, (first, *before))), "")
     told = f"The first error is in line {first.line}" + (f", and belongs to {place}." if place else ".")
@@ -185,7 +185,7 @@ def _in_words_of(system: LogPart | None, finding: Finding) -> Finding:
 
 
 def _is_noise(suspect: SuspectLine, noise: Sequence[Sighting], rows: Mapping[str, Failure]) -> bool:
-    """Return whether a line only looks like an error: a harmless row that the log has is about it."""
+    """Return whether a line only looks like an error, because a harmless row matches it."""
     harmless = (rows[sighting.rule] for sighting in noise)
     return any(row.reads(place, suspect.text) is not None for row in harmless for place in range(len(row.patterns)))
 
@@ -214,21 +214,21 @@ def _merge(first: Sighting, other: Sighting) -> Sighting:
         first,
         count=first.count + other.count,
         survivable=first.survivable and other.survivable,
-        # Of equal names the first sighting's values win: its line is the one that is shown.
+        # For equal names, use the first sighting's values: the output shows its line.
         values={**other.values, **first.values},
     )
 
 
 def _most_specific(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -> Sequence[Sighting]:
-    """Return the sightings, except where another sighting near the same line says more."""
+    """Return the sightings without those for which a nearby sighting is more exact."""
     left = []
     for sighting in sightings:
-        # What is told one by one stands beside others of its kind: only the same line says more of it.
+        # Sightings reported one by one may be close together, so only a sighting on the same line replaces one.
         near = 0 if rows[sighting.rule].each else _NEAR
         better = (other for other in sightings if sighting.rule in rows[other.rule].instead_of)
         if not any(abs(other.line - sighting.line) <= near for other in better):
             left.append(sighting)
-    # Only now: a sure row that an unsure one replaces must not take that one's place away.
+    # Do this last, so that a sure row that is itself replaced does not remove the row that replaces it.
     sure = {one.line for one in left if not rows[one.rule].unsure}
     return [one for one in left if not (rows[one.rule].unsure and one.line in sure)]
 
@@ -272,7 +272,7 @@ def _confidence(sighting: Sighting, row: Failure, seen: LogSightings) -> str:
 def _profile_mismatch(row: Failure, values: Mapping[str, str], context: Context) -> str:
     """Return a sentence on the first mismatch of log and profile in a row's `fits`; empty where both agree.
 
-    `values` are those of the log alone: a default in place of a missing value proves nothing.
+    `values` come only from the log: a default for a missing value proves nothing.
     """
     for name, relations in row.fits.items():
         # Without a value in the log there is nothing to compare.
@@ -294,7 +294,7 @@ def _mismatch(relation: Relation, name: str, text: str, subject: str, context: C
     )
     logged, row = Version(text), context.knowledge.toolkits.get((subject, str(requested.minor)))
     if relation == "is":
-        # One may be less exact than the other: 12 and 12.5 do not contradict each other.
+        # One version may be less exact than the other: 12 and 12.5 do not contradict each other.
         if requested.parts and logged.parts and not (requested.matches(logged) or logged.matches(requested)):
             return (
                 f"your profile asks {title} {requested}, and the log is about {title} {logged}: something else set it"
@@ -327,12 +327,12 @@ def finding_json(finding: Finding) -> dict[str, Any]:
 
 
 def diagnose_document(diagnoses: Mapping[str, Diagnosis], *, with_warnings: bool) -> dict[str, Any]:
-    """Return what `tfdock.diagnose/1` has beside its schema, from name -> diagnosis of each log.
+    """Return the content of `tfdock.diagnose/1` from name -> diagnosis of each log.
 
     The first finding of each log comes first, then the second ones.
     """
     ranked = [(rank, name, cause) for name, log in diagnoses.items() for rank, cause in enumerate(log.findings)]
-    # Sorting is stable: within a rank the logs stay in the order in which they were named.
+    # Sorting is stable: within a rank, the logs stay in the order of the arguments.
     findings = [finding_json(cause) | {"file": name} for _, name, cause in sorted(ranked, key=lambda item: item[0])]
     document: dict[str, Any] = {
         "findings": findings,

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 BLOCK = 1 << 20  #: Bytes of a block.
 #: Bytes that are read and unpacked at once. Larger pieces cost the system new memory pages each time.
 PIECE = 1 << 16
-NEAR = 1000  #: Bytes before and after a place in a line that are read, so that no line is too long.
-_WORD = 300  #: Bytes of a word that is left out where the line was cut inside it.
+NEAR = 1000  #: The most bytes read before and after a match in a line, because lines may be very long.
+_WORD = 300  #: The most bytes of a partial word that is dropped at a cut end of a line.
 AFTER = 2  #: Lines that are shown after a line.
 _LONGEST = 512  #: Bytes of the longest text that is searched for.
 # An escape sequence may be cut by the border of a piece: so much is held back.
 _ESCAPE_LENGTH = 256
 
-# Colours and cursors; what programs tell a terminal or a CI system (OSC, APC), never over a line's end; single ones.
+# Colour and cursor sequences; commands for a terminal or CI system (OSC, APC) within a line; single escapes.
 _ESCAPE = re.compile(
     rb"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|[\]_P^X][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[ -/]{0,4}[0-Z\\^-~])"
 )
@@ -38,7 +38,7 @@ _PACKED = (
 )
 # POSIX ustar: the magic stands at byte 257 of a member's header.
 _TAR, _TAR_AT = b"ustar", 257
-_ODD = re.compile("[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")  #: Characters that neither texts nor terminals have.
+_ODD = re.compile("[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")  #: Characters in neither texts nor terminal output.
 
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
@@ -79,7 +79,7 @@ _SUFFIX = re.compile(r'(?:\\r)?\\n","stream":"std(?:out|err)","time":"[^"]{1,40}
 
 
 class NotText(ValueError):
-    """Data is not text. `kind` is what it is instead, `program` the command that unpacks it, empty without one."""
+    """Data is not text. `kind` is the actual format, `program` the command that unpacks it, empty without one."""
 
     def __init__(self, kind: str, program: str = "") -> None:
         super().__init__(kind)
@@ -105,10 +105,10 @@ class Block:
         """
         data, low, high = self.data, max(place - NEAR, 0), min(place + NEAR, len(self.data))
         first = max(low - 1, 0)
-        # Whichever comes last before the place: progress overwrites itself by CR within one line.
+        # Use the last one before the place: progress output overwrites itself with CR within one line.
         begin = max(data.rfind(b"\n", first, place), data.rfind(b"\r", first, place)) + 1
         ends = (data.find(b"\n", place, high + 1), data.find(b"\r", place, high + 1))
-        # Only where the line was cut: else the first word of every line would be lost.
+        # Only if the line was cut: otherwise the first word of every line would be lost.
         word = data.find(b" ", low, low + _WORD) + 1 if low else 0
         last = data.rfind(b" ", high - _WORD, high) if high < len(data) else -1
         return begin or word or low, min((end for end in ends if end >= 0), default=last if last >= 0 else high)
@@ -135,7 +135,7 @@ def bare(line: str) -> str:
     begin = 0
     for _ in range(_PREFIXES):
         match = _PREFIX.match(line, begin)
-        # A line that is nothing but a prefix stays: it may be the program's own.
+        # Keep a line that is only a prefix: the program may have printed it.
         if not match or match.end() == len(line):
             break
         begin = match.end()
@@ -143,7 +143,7 @@ def bare(line: str) -> str:
 
 
 class Log:
-    """Cuts the bytes of a log into blocks, each but for the last with the lines that follow its own."""
+    """Cuts the bytes of a log into blocks; each block, except the last, also has the lines after its own."""
 
     def __init__(self) -> None:
         self._held = bytearray()  # plain bytes that belong to the next block, after `_since` of the one before
@@ -181,7 +181,7 @@ class Log:
         return self._line - 1 + self._held.count(b"\n") + unended
 
     def _cut(self, data: bytes) -> tuple[Block, int]:
-        """Return the next block, and how many of its bytes are not part of the block after it."""
+        """Return the next block, and the number of its bytes that the following block does not repeat."""
         until = len(data)
         # The lines that an excerpt shows after a line must be in the same block.
         for _ in range(AFTER + 2):
@@ -205,7 +205,8 @@ def _plain(data: bytes) -> bytes:
 
 
 _LAYERS = 2  #: Times that a log is packed: by CI, and by who sends it.
-#: Most bytes that one packed byte may hold, and from which size on. Logs have 10 to 50; gzip can make a thousand.
+#: The largest allowed compression ratio, and the size from which it is checked. Logs have 10 to 50; gzip can make a
+#: thousand.
 _DENSEST, _ANY_DENSITY = 250, 16 << 20
 
 
@@ -258,7 +259,7 @@ def _unpacked(chunks: Iterable[bytes], layers: int, file: _Counted) -> Iterator[
 
 def _prepend(head: bytes, broken: ValueError | None, chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield from [head] if head else []
-    # After what was read before it: that much of the log counts.
+    # Report this after the data read so far, because these data still count.
     if broken:
         raise broken
     yield from chunks
@@ -276,7 +277,7 @@ def _unmarked_utf16(head: bytes) -> str:
 def _check_text(head: bytes) -> None:
     """Raise NotText for data that begins like another format. The files in a tar archive are text.
 
-    A few odd bytes are allowed: a machine that went down leaves zeros in logs, and programs print anything.
+    A few odd bytes are allowed: a crashed machine leaves zeros in logs, and programs may print any bytes.
     """
     for magic, kind, program in _PACKED:
         if magic.match(head):
@@ -318,18 +319,18 @@ _WIDTHS = range(60, 251)  #: Columns of terminals.
 
 
 def unwrapped(log: bytes) -> bytes:
-    """Return a log as it was before it was pasted: unquoted, with the lines whole that a terminal broke at its edge.
+    """Return a pasted log in its original form: without quote marks, and with wrapped lines joined.
 
-    An empty line stands in the place of each continuation, so that the others keep their numbers. Empty for a log
-    that seems neither quoted nor broken.
+    An empty line replaces each continuation line, so that line numbers do not change. Empty if the log seems neither
+    quoted nor wrapped.
     """
     lines = log.split(b"\n")
     said = [line for line in lines if line.strip()]
-    # One such line may quote another log; where all have it, a post or a mail quotes this one.
+    # A single quoted line may quote another log. If all lines are quoted, a post or mail quotes this log.
     quoted = len(said) > 1 and all(line.startswith(b">") for line in said)
     lines = [line[1:].removeprefix(b" ") for line in lines] if quoted else lines
     edge = max(map(len, lines))
-    # CMake breaks what a linker said at its blanks, and puts an empty line behind each.
+    # CMake wraps linker messages at spaces, and adds an empty line after each line.
     filled = any(line.endswith(b"undefined reference to") for line in lines)
     if not filled and (edge not in _WIDTHS or sum(len(line) == edge for line in lines) < 2):
         return b"\n".join(lines) if quoted else b""

@@ -1,7 +1,7 @@
 """Find known failures in a log: one search for all their literals at once, then expressions on those lines. Pure.
 
-An expression sees only the lines with its literal, at most `NEAR` bytes around it. A block has at most twice
-`_PATIENCE` such lines, so that no log takes long, whatever is in it.
+An expression sees only the lines with its literal, at most `NEAR` bytes around it. A block examines at most twice
+`_PATIENCE` such lines, so that no log takes long.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tfdock.knowledge.tables import KnowledgeBase
 #: Places that are examined at the beginning of a block and again at its end, shared out among the literals; how many
 #: once `_BORED` places of the log were examined.
 _PATIENCE, _IMPATIENCE, _BORED = 2000, 100, 50_000
-_ENOUGH = 100  #: Times that a failure is counted in a log. Further ones say nothing new.
+_ENOUGH = 100  #: Times that a failure is counted in a log. Further matches add no information.
 _SUSPECTS = 5  #: Lines that look like errors: the first five and the last five are kept.
 #: Bytes at the beginning of a log in which the versions of parts are searched, and bytes of each later block.
 _HEAD, _SAMPLE = 4 << 20, 1 << 14
-_NAMED = 20  #: Most errors that are kept for naming something of `came_and_went`, each with other names.
+_NAMED = 20  #: The most errors stored because they have names from `came_and_went`, each with other names.
 _SUSPICIOUS = (
     "ERROR:", "error:", "Error:", "FATAL:", "FAILED", "Killed", "Exception:", "Segmentation fault",
     " error C", " error LNK", "ommand not found", "undefined reference to", "undefined symbol: ",
@@ -40,7 +40,7 @@ _NO_PROGRAM = re.compile(r": [Cc]ommand not found$")
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A rule that matched: where first, in how many lines at least, and the values of its names.
+    """A rule that matched: its first place, the least number of its lines, and the values of its names.
 
     `survivable`: the tool continues after every match so far.
     """
@@ -55,7 +55,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class SuspectLine:
-    """A line that looks like an error, the lines below it, and the places in `came_and_went` of what it names."""
+    """A line that looks like an error, the lines below it, and the indexes in `came_and_went` of its names."""
 
     line: int
     text: str
@@ -65,7 +65,7 @@ class SuspectLine:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The rule that says that all ended well, and its line."""
+    """The rule for a success, and its line."""
 
     rule: str
     line: int
@@ -73,10 +73,10 @@ class Success:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSightings:
-    """What a log shows: failures and noise in the order of their lines, and lines that look like errors.
+    """The findings in a log: failures and noise in the order of their lines, and lines that look like errors.
 
-    `named`: errors that mention a name which some version added or removed. `versions`: of each part that the log
-    shows; empty if the log shows no version of the part. `resolved`: failures that a later success made harmless.
+    `named`: errors that mention a name which some version added or removed. `versions`: the version of each part in
+    the log; empty if the log shows no version of the part. `resolved`: failures that a later success made harmless.
     `success`: the end of the log, if it ended well.
     """
 
@@ -91,7 +91,10 @@ class LogSightings:
 
 @dataclass
 class _Epoch:
-    """What was seen since the last success; `success` is that one, where it is the end of all that was asked for."""
+    """The findings since the last success.
+
+    `success` is this success, if it completes everything that was requested.
+    """
 
     sightings: dict[str, Sighting] = field(default_factory=dict)
     spoilt: Sequence[str] = ()
@@ -104,7 +107,7 @@ class _Epoch:
 # A few, because folders of further rows change the texts.
 @lru_cache(maxsize=4)
 def _search_for(literals: tuple[str, ...]) -> ahocorasick_rs.BytesAhoCorasick:
-    """Return what finds all these texts at once; to make it takes longer than to read a small log."""
+    """Return a searcher for all these texts at once. Building it takes longer than reading a small log."""
     # The DFA takes the most memory of all implementations, and reads fastest.
     return ahocorasick_rs.BytesAhoCorasick(
         [literal.encode() for literal in literals], implementation=ahocorasick_rs.Implementation.DFA
@@ -117,7 +120,7 @@ def _texts_search(texts: tuple[str, ...]) -> ahocorasick_rs.AhoCorasick:
 
 
 class Diagnostician:
-    """Reads one log, block after block, against all rules, and for parts and names that came and went."""
+    """Searches one log block by block for all rules, for parts, and for added and removed names."""
 
     def __init__(self, knowledge: KnowledgeBase) -> None:
         rules, names = knowledge.failures.values(), knowledge.came_and_went
@@ -149,7 +152,7 @@ class Diagnostician:
             self._look(block)
 
     def close(self) -> LogSightings:
-        """Read what is left when the log has ended, and return what was seen."""
+        """Read the remaining bytes at the end of the log, and return the findings."""
         for block in self._log.close():
             self._look(block)
         now = self._now
@@ -197,7 +200,7 @@ class Diagnostician:
                     self._record_match(rule, pattern, line, block.shown(place), values)
 
     def _candidates(self, block: Block) -> Iterator[tuple[int, int]]:
-        """Return (literal, place) of the places to examine, in order, of each literal no more than its share."""
+        """Return the (literal, place) pairs to examine, in order, limited to the share of each literal."""
         places: defaultdict[int, list[int]] = defaultdict(list)
         # `overlapping`: one text may contain another, and both may have rules.
         for literal, start, _ in self._search.find_matches_as_indexes(block.data, overlapping=True):
@@ -205,11 +208,12 @@ class Diagnostician:
         candidates = []
         share = max(1, (_PATIENCE if self._looks < _BORED else _IMPATIENCE) // max(1, len(places)))
         for literal, seen in places.items():
-            # Other matches belong to the block before or after, which has them too.
+            # Other matches belong to the previous or next block, which also contains them.
             starts = seen[bisect_left(seen, block.since) : bisect_left(seen, block.until)]
             # Suspicious texts such as `error:` are frequent, and only the first and last few are kept.
             most = 4 * _SUSPECTS if literal < len(_SUSPICIOUS) else share
-            # The first places, because causes come first, and the last ones, because the end tells what stopped it.
+            # Take the first places, because causes come first, and the last ones, because the end shows the final
+            # error.
             few = starts if len(starts) <= 2 * most else [*starts[:most], *starts[-most:]]
             candidates += [(start, literal) for start in few]
         self._looks += len(candidates)
@@ -226,7 +230,7 @@ class Diagnostician:
         return rule.reads(place, text)
 
     def _learn_versions(self, text: str) -> None:
-        """Keep of each part the version that the surest pattern shows first; of a log's text, or of an error's."""
+        """Store each part's version from the surest pattern that matches, in a log's text or in an error's."""
         tried = Counter[int]()
         for index, start, end in self._show_search.find_matches_as_indexes(text, overlapping=True):
             part, place, _ = self._shows[index]
@@ -241,7 +245,7 @@ class Diagnostician:
                 self._versions[part.part] = (place, version)
 
     def _learn(self, rule: Failure, values: Mapping[str, str]) -> None:
-        """Keep a fact: the last one before a failure, else the first one after it."""
+        """Store a fact: the last one before a failure, or else the first one after it."""
         known = self._values.setdefault(rule.id, {})
         for name, text in values.items():
             if rule.id not in self._now.sightings or name not in known:
@@ -271,7 +275,7 @@ class Diagnostician:
             )
 
     def _kind(self, rule: Failure, values: Mapping[str, str]) -> str:
-        """Return what tells a sighting from others of its rule: some rows tell a few values one by one."""
+        """Return the key that distinguishes sightings of one rule: some rows report a few values one by one."""
         told = values.get(rule.each, "")
         if not told or rule.id not in self._now.sightings:
             return rule.id

@@ -1,8 +1,8 @@
-"""Errors that name what came or went, or are about a part out of step -> which part is too new or too old. Pure.
+"""Errors with added or removed names, or about a mismatched part -> the part that is too new or too old. Pure.
 
-A name says it by itself; the versions that the log or the profile shows confirm it or take it back. Without a name it
-takes the part that the error is about, and a version outside of those that the release was made with. What
-`tfdock check` refuses of the profile comes first.
+A name alone suggests a skew; the versions in the log or profile confirm or refute it. Without a name, it uses the
+part of the error, and checks for a version outside the release's range. What `tfdock check` refuses of the profile
+comes first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.profile_fixes import Context
 from tfdock.types import Version
 
-# How tools say that a part lacks a name, and that it has one that the source has as well.
+# Messages of tools: a part lacks a name, or defines a name that the source defines too.
 _LACKS = re.compile(
     r"undefined (?:reference|symbol)|undeclared|not (?:been )?declared|is not defined|is undefined|does not name|"
     r"\bno (?:member|type|template|attribute)|has no |No (?:such|module)|not found|cannot (?:open|import|find)|"
@@ -34,7 +34,7 @@ _ANNOUNCED = re.compile(
     # A traceback follows, and its last line says what is wrong.
     r"^ERROR: .{1,900}(?: in \S{1,100} rule \S{1,300}|fetch of repository '\S{1,100}):$"
 )
-# How tools say that they had it once.
+# Messages of tools about a removed name.
 _GONE = re.compile(r"(?:has been|was|been) removed|removed in favor|\bdeprecated\b|no longer |disabled by default")
 _COMPILED = re.compile(r"\berror(?: [A-Z]{1,3}\d{4})?: |^(?:ERROR|Error(?: in \w{1,40})?): ")
 _REPOSITORY = re.compile(r"\bexternal/(?P<path>[\w.+~-]{1,100})/|@(?P<label>[\w.+~-]{1,100})//")
@@ -45,10 +45,10 @@ _FILE = re.compile(r"(?:ERROR: )?(?P<file>[\w./\\+~-]{1,300}\.\w{1,8})[:(]\d")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skew:
-    """A part that is out of step, by an error. `way` is `too_new`, `too_old`, or empty where it is not known.
+    """A part that is out of step, by an error. `way` is `too_new`, `too_old`, or empty if unknown.
 
-    `name` is what the error names, if that is known. `wanted` is the version to take, in words. `sure`: versions or
-    `tfdock check` say the same. `guess`: only what the error is about is known. `problem` is how check refuses it.
+    `name` is the name in the error, if it is known. `wanted` is the version to take, in words. `sure`: versions or
+    `tfdock check` say the same. `guess`: only the part of the error is known. `problem` is how check refuses it.
     """
 
     part: LogPart
@@ -71,7 +71,7 @@ class Skew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedParts:
-    """What a log and a profile show of the parts, and what the release was made with; the log shows `there`."""
+    """The versions of the parts in a log and a profile, and in the release; `there` are those of the log."""
 
     parts: Mapping[str, LogPart]
     there: frozenset[str]
@@ -80,7 +80,7 @@ class ObservedParts:
     problems: tuple[Problem, ...]
 
     def made_with(self, part: str) -> list[str]:
-        """Return the versions that the release was made with, the oldest first; empty where none is known."""
+        """Return the versions that the release was made with, oldest first; empty if none is known."""
         row = self.release
         if row is None:
             return []
@@ -96,7 +96,7 @@ class ObservedParts:
         return sorted({version for version in found if version}, key=Version)
 
     def tested(self, part: str) -> str:
-        """Return what people are to take: the release's own version, or all that it names."""
+        """Return the recommended version: the release's own, or all versions that it names."""
         made = self.made_with(part)
         if self.release is None or not made:
             return ""
@@ -105,7 +105,7 @@ class ObservedParts:
         return one or (made[0] if len(made) == 1 else f"{made[0]} to {made[-1]}")
 
     def way(self, part: LogPart) -> str:
-        """Return whether a part is outside of what the release was made with: `too_new`, `too_old`, or empty."""
+        """Return whether a part is outside the release's versions: `too_new`, `too_old`, or empty."""
         made, version = self.made_with(part.part), self.versions.get(part.part, "")
         if not made or not version:
             return ""
@@ -118,7 +118,7 @@ class ObservedParts:
         return next((one for one in self.problems if (one.field or "").partition(".")[0] in fields), None)
 
     def outside(self) -> str:
-        """Return a sentence on the parts that are outside of what the release was made with; empty without any."""
+        """Return a sentence about the parts outside the release's versions; empty if there are none."""
         outside = [
             f"{part.title} {self.versions[name]} (made with {self.tested(name)})"
             for name, part in self.parts.items()
@@ -147,10 +147,10 @@ def _cut(version: str, digits: int) -> Version:
 
 
 def observed_parts(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None) -> ObservedParts:
-    """Return what a log shows of the parts; where it says nothing, what the profile asks."""
+    """Return the versions of the parts in a log, or else in the profile."""
     asked = _asked(context) if context else {}
     versions = {**asked, **{part: version for part, version in seen.versions.items() if version}}
-    # The log may be of another release only where no profile says which.
+    # The log may be of another release only if no profile sets the release.
     release = asked.get("tensorflow") or versions.get("tensorflow", "")
     return ObservedParts(
         parts=knowledge.log_parts,
@@ -174,13 +174,13 @@ def _asked(context: Context) -> dict[str, str]:
 
 
 def skews(seen: LogSightings, knowledge: KnowledgeBase, here: ObservedParts) -> list[Skew]:
-    """Return the parts that are out of step, each once, in the order of the errors that say so."""
+    """Return the mismatched parts, each once, in the order of their errors."""
     errors = sorted({*seen.named, *seen.suspects}, key=lambda error: error.line)
     errors = [error for error in errors if is_said(comparable(error.text))]
     found: dict[str, Skew] = {}
     for error in errors:
         skew = _by_name(error, knowledge.came_and_went, here) or _by_part(error, here)
-        # A name says more than a part without one, though it comes later.
+        # A name is better evidence than a part without one, even if it comes later.
         if skew and (skew.id not in found or (skew.name and not found[skew.id].name)):
             found[skew.id] = skew
     return sorted(found.values(), key=lambda skew: skew.error.line)
@@ -190,15 +190,15 @@ def skews(seen: LogSightings, knowledge: KnowledgeBase, here: ObservedParts) -> 
 
 
 def _by_name(error: SuspectLine, names: tuple[CameAndWent, ...], here: ObservedParts) -> Skew | None:
-    """Return what the names of an error say: first what a version confirms, then the longest name."""
+    """Return the findings from the names in an error: first those confirmed by a version, then the longest name."""
     named = [skew for place in error.names if (skew := _of_name(error, names[place], here))]
     return max(named, key=lambda skew: (skew.sure, len(skew.name.name) if skew.name else 0), default=None)
 
 
 def _of_name(error: SuspectLine, name: CameAndWent, here: ObservedParts) -> Skew | None:
-    """Return what a name says; None where the log shows a version for which it says nothing."""
+    """Return the finding from a name; None if the log shows a version to which the name does not apply."""
     part, version = here.parts[name.part], here.versions.get(name.part, "")
-    # Without a bound the name only guesses: the versions that are seen know better.
+    # Without a version limit, the name is only a guess, and the versions found are better evidence.
     way = (not (name.since or name.until) and here.way(part)) or _way(name, error)
     agrees, problem = _agrees(name, way, version), here.refused(part)
     if agrees is False:
@@ -219,7 +219,7 @@ def _of_name(error: SuspectLine, name: CameAndWent, here: ObservedParts) -> Skew
 
 
 def _way(name: CameAndWent, error: SuspectLine) -> str:
-    """Return in which direction a part is out of step, by what the error says of a name, else by its row."""
+    """Return the direction of a part's mismatch, by the error's text about a name, or else by its row."""
     if _HAS_IT.search(error.text) and name.since and name.means != "newer":
         return "too_new"
     if name.means == "either" and _LACKS.search(error.text) and bool(name.since) is not bool(name.until):
@@ -228,7 +228,7 @@ def _way(name: CameAndWent, error: SuspectLine) -> str:
 
 
 def _agrees(name: CameAndWent, way: str, version: str) -> bool | None:
-    """Return whether a version is one for which the name says so; None where it is not known."""
+    """Return whether the name applies to a version; None if the version is not known."""
     bound = name.since if way == "too_old" else name.until or name.since
     if not version or not way or bound is None:
         return None
@@ -259,13 +259,13 @@ def _cause(
 
 
 def _by_part(error: SuspectLine, here: ObservedParts) -> Skew | None:
-    # Bazel only announces what failed: the tool's own words are below.
+    # Bazel only announces the failure: the tool's own message is below.
     part = None if only_announces(error.text) else owner(error, here)
     if part is None:
         return None
     problem, version = here.refused(part), here.versions.get(part.part, "")
     way = here.way(part) or ("too_new" if _GONE.search(error.text) else "")
-    # Of a program that runs, a part alone proves nothing.
+    # At run time, a part alone proves nothing.
     if not (problem or way or _COMPILED.search(error.text)):
         return None
     about = f"The error is about {part.title}." + ("" if problem or way else f" {part.about}")
@@ -286,12 +286,12 @@ def _by_part(error: SuspectLine, here: ObservedParts) -> Skew | None:
 
 
 def owner(error: SuspectLine, here: ObservedParts) -> LogPart | None:
-    """Return the part that an error is about, by its line and then by those below it.
+    """Return the part that an error is about, by its line and then by the lines below.
 
-    On a system with another C library, a name that is not there is taken for one of the usual library's.
+    On a system with another C library, a missing name counts as a name of glibc.
     """
     for text in (error.text, *error.below):
-        # An address that was not fetched names parts, and is about none.
+        # A failed download's address may have names of parts, but the error is not about them.
         said = _ADDRESS.sub("", comparable(text))
         for part in here.parts.values():
             if part.is_about(said):
@@ -303,7 +303,7 @@ def owner(error: SuspectLine, here: ObservedParts) -> LogPart | None:
 
 
 def _verdict(part: LogPart, way: str, version: str, here: ObservedParts, problem: Problem | None) -> str:
-    """Return which version is out of step for whom, and how `tfdock check` refuses it; `version` may be in words."""
+    """Return a text about the mismatched version and how `tfdock check` refuses it; `version` may be a text."""
     title, tested = f"{part.title} {version}".strip(), here.tested(part.part)
     made = f", which was made with {tested}" if tested else ""
     told = {
@@ -341,7 +341,7 @@ def _next(version: str) -> str:
 
 
 def place(error: SuspectLine) -> str:
-    """Return what an error says that it belongs to: repository, tool and file, in words; else empty."""
+    """Return the origin that an error names: repository, tool and file, as text; otherwise empty."""
     repository, tool, name = _REPOSITORY.search(error.text), _TOOL.search(error.text), file(error.text)
     words = (
         f"`@{repository['path'] or repository['label']}`" if repository else "",
@@ -352,14 +352,14 @@ def place(error: SuspectLine) -> str:
 
 
 def only_announces(error: str) -> bool:
-    """Return whether a line only says that something failed, or follows from an error in another line."""
+    """Return whether a line only reports that something failed, or follows from an error in another line."""
     return _ANNOUNCED.search(error) is not None
 
 
 def next_step(error: SuspectLine, kinds: Iterable[ErrorKind]) -> str:
-    """Return what to do next about an error of which only the kind is known; empty without a kind."""
+    """Return the next step for an error of which only the kind is known; empty without a kind."""
     texts = [comparable(text) for text in (error.text, *error.below)]
-    # The line itself says more than those below it.
+    # The line itself is more exact than the lines below it.
     found = (kind.step for text in texts for kind in kinds if compiled(kind.says).search(text))
     return next(found, "")
 

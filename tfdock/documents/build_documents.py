@@ -197,7 +197,7 @@ class BuiltProfileJson(TypedDict):
     profile: str  #: The profile.
     #: `refused`: the profile cannot be built, or the wheel does not fit the profile.
     status: BuildStatus
-    origin: str | None  #: The image that the build was pulled from; null for a build made here.
+    origin: str | None  #: The image from which the build was pulled; null for a build of this machine.
     problems: Sequence[Problem]  #: Why there is no wheel.
     wheels: Sequence[InstallableWheelJson]  #: The wheels.
     record: str | None  #: The path of the record.

@@ -18,7 +18,7 @@ class IncludedCellJson(TypedDict):
     profile: Mapping[str, object]  #: The whole profile.
     fields: Mapping[str, object]  #: The fields that the cell sets, by dotted name.
     runner: Sequence[str]  #: Labels of the machine for this build.
-    status: Literal["missing", "here", "registry"]  #: Where its wheel is; `missing` also where tfdock did not look.
+    status: Literal["missing", "here", "registry"]  #: The wheel's place; `missing` also if tfdock did not look.
     fingerprint: str | None  #: The build's fingerprint.
     seconds: float | None  #: The expected seconds of the build; null if unknown.
     group: str  #: Cells with the same group have the same toolchain.

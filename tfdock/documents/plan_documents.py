@@ -39,7 +39,7 @@ class CheckedProfileJson(TypedDict):
     online: Sequence[Availability]  #: With `--online`, the state of the build's downloads; else empty.
     estimate: ExpectedJson | None  #: The expected time of the build here; null if unknown.
     unverified: Sequence[str]  #: Unchecked facts about the base image.
-    notes: Sequence[str]  #: What to know before a build, such as an official wheel that does the same.
+    notes: Sequence[str]  #: Notes before a build, such as an official wheel that makes the build unnecessary.
     fixed: Mapping[str, object] | None  #: The change that `--fix` wrote into the profile; else null.
 
 
@@ -139,7 +139,7 @@ class ExpectedJson(TypedDict):
     """How long a build is expected to take."""
 
     seconds: int  #: Seconds in all.
-    source: str  #: Where the figure comes from, in words.
+    source: str  #: The source of the figure, as text.
 
 
 class PlanDocument(BuildPlanJson):
@@ -147,7 +147,7 @@ class PlanDocument(BuildPlanJson):
 
     estimate: ExpectedJson | None  #: The expected time of the build; null if unknown.
     unverified: Sequence[str]  #: Unchecked facts about the base image.
-    notes: Sequence[str]  #: What to know before a build, such as an official wheel that does the same.
+    notes: Sequence[str]  #: Notes before a build, such as an official wheel that makes the build unnecessary.
 
 
 class RenderDocument(TypedDict):

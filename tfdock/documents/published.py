@@ -81,5 +81,5 @@ def schema_id(name: str) -> str:
     return SCHEMAS.get(name, f"tfdock.{name}/1")
 
 
-#: Types whose documents may have further keys: they contain records that others wrote.
+#: Types whose documents may have further keys, because they contain records of other programs.
 OPEN: frozenset[type] = frozenset({build_documents.ReportDocument})

@@ -68,13 +68,13 @@ def _definitions(type_: type) -> tuple[Schema, str]:
     adapter = TypeAdapter(list[type_])  # type: ignore[valid-type]
     schema = adapter.json_schema(mode="serialization", schema_generator=_Schemas)
     definitions = schema.get("$defs", {})
-    if "$ref" not in schema["items"]:  # pydantic writes a type that stands in one place where it stands
+    if "$ref" not in schema["items"]:  # pydantic inlines a type that is used only once
         definitions[type_.__name__] = schema["items"]
     return definitions, f"#/$defs/{type_.__name__}"
 
 
 class _Schemas(GenerateJsonSchema):
-    """Writes types as documents hold them: every field with its text, none left out, and no other key."""
+    """Writes the schemas of types as in documents: every field with its text, all required, and no other keys."""
 
     def typed_dict_schema(self, schema: TypedDictSchema) -> Schema:
         return _described(schema["cls"], super().typed_dict_schema(schema))

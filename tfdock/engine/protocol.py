@@ -89,7 +89,7 @@ class ContainerSpec:
     #: Allow ptrace, which a debugger needs: the engine's seccomp profile may forbid it without the capability.
     debugger: bool = False
     read_only: bool = False  #: The image's own files cannot be changed: only mounts and `tmpfs` can be written to.
-    gpus: bool = False  #: All GPUs of the engine's GPU runtime, with their driver. Starting raises where it has none.
+    gpus: bool = False  #: All GPUs of the engine's GPU runtime, with their driver. Starting fails without any.
     devices: tuple[str, ...] = ()  #: Device files, or folders of them, of the engine's machine, under the same paths.
     groups: tuple[int, ...] = ()  #: Further groups of the user, by number: those that may open the devices.
     #: Allocate a terminal and keep standard input open (for `tfdock shell` only: it mangles logs).

@@ -35,7 +35,7 @@ WORDS: Mapping[Runs, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compatibility:
-    """How a GPU runs a wheel. `by` is the image it uses (`sm_80`, `compute_90`, `gfx90a`), empty if it runs none.
+    """How a GPU runs a wheel. `by` is the image used (`sm_80`, `compute_90`, `gfx90a`), empty without one.
 
     `limits` are what works less well, a sentence each. `driver` says which drivers run the wheel. `pins` are
     requirements for pip that help against some limits.
@@ -50,7 +50,7 @@ class Compatibility:
     pins: tuple[str, ...] = ()
     refused: bool = False  #: The missing part is not the code.
     fails: tuple[str, ...] = ()  #: The limits with which TensorFlow uses the GPU, and fails at its first sums.
-    unjudged: str = ""  #: Why it is unknown how the GPU runs it: `has no GPU code of its own`.
+    unjudged: str = ""  #: Why the verdict on the GPU is unknown: `has no GPU code of its own`.
 
     @property
     def all_limits(self) -> tuple[str, ...]:
@@ -70,20 +70,20 @@ class LibraryService:
     path: str  #: The library in the wheel.
     own: bool  #: Whether it is TensorFlow's own.
     runs: Runs  #: How the GPU runs it.
-    by: str  #: Which code runs; empty where none does.
+    by: str  #: The code that runs; empty if none does.
     reason: str  #: Why.
     containers: int  #: Containers of GPU code that have kernels.
-    lacking: tuple[Containers, ...] = ()  #: Those that hold nothing for the GPU.
+    lacking: tuple[Containers, ...] = ()  #: The libraries without code for the GPU.
 
 
 def serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None = None) -> Compatibility:
-    """Judge a wheel for a GPU. With `host`, this machine, its driver and its CPU count too.
+    """Judge a wheel for a GPU. With `host`, the driver and CPU of this machine are checked too.
 
     Of libraries of which one is loaded, the best for the GPU decides.
     """
     if not facts.choices:
         return _serve(knowledge, gpu, facts, host)
-    # Those for another vendor's GPUs are no choice here.
+    # Libraries for another vendor's GPUs are not among the choices.
     choices = {choice: own for choice, own in facts.choices.items() if _combined_verdict(knowledge, gpu, own)}
     answers = {
         choice: _serve(knowledge, gpu, replace(facts, own=own), host)
@@ -155,7 +155,7 @@ def _combined_verdict(knowledge: KnowledgeBase, gpu: Gpu, libraries: Iterable[Li
 
 
 def _reason(combined: CombinedVerdict) -> str:
-    """Return the verdict's reason, with the number of containers it holds for if others run better."""
+    """Return the verdict's reason, with the number of affected containers if others run better."""
     # The same containers as in `combine`, so that the numbers fit its verdict.
     counted = [part for part in combined.parts if not part.linked] or combined.parts
     better = [part for part in counted if part.verdict.runs != combined.verdict.runs and part not in combined.weaker]
@@ -190,7 +190,7 @@ def _no_kernels(knowledge: KnowledgeBase, libraries: Iterable[Library]) -> str:
         return "its GPU code is relocatable: input of the device linker, which no driver loads"
     images = {image.target for library in with_code for image in library.loadable.images if image.kind != "unknown"}
     families = [row for row in knowledge.accelerators.values() if any(row.matches(_bare(image)) for image in images)]
-    # A library of stubs alone names targets, and has no kernel for any of them.
+    # A library with only stubs has targets but no kernels.
     real = any(not image.stub for library in with_code for image in library.loadable.containers)
     if families and real:
         return f"its GPU code is for {' and '.join(_title(row) for row in families)}"
@@ -208,7 +208,7 @@ def _bare(target: str) -> str:
 class Coverage:
     """How the GPUs of one target run a wheel."""
 
-    name: str  #: A GPU that people know, or the target where none is known.
+    name: str  #: A well-known GPU, or the target if no GPU is known.
     accelerator: str  #: Such as `cuda`.
     target: str  #: The compute capability, such as `8.6`, or gfx target.
     architecture: str  #: The generation.
@@ -219,7 +219,7 @@ class Coverage:
 
 
 def coverage(knowledge: KnowledgeBase, facts: GpuFacts) -> tuple[Coverage, ...]:
-    """Ask for each target of each accelerator whose GPUs can run the wheel at all; nothing where none can."""
+    """Judge each target of each accelerator whose GPUs can run the wheel at all; empty if there is none."""
     rows = [
         _coverage_of_target(knowledge, facts, row, target)
         for row in knowledge.architectures
@@ -258,7 +258,7 @@ def coverage_rows(rows: Sequence[Coverage]) -> list[tuple[str, str, str]]:
 
 
 def _group_by_words(members: Iterable[Coverage]) -> Iterator[tuple[str, list[Coverage]]]:
-    """Group targets by the words for how they run, in the order of the words' first use."""
+    """Group targets by the text of their verdict, in the order of first use."""
     groups: dict[str, list[Coverage]] = {}
     for row in members:
         count = len(row.limits)

@@ -20,7 +20,7 @@ from tfdock.types import Capability, LocalGpu, Version
 class DeviceMatch:
     """The meaning of a GPU's name: one row, or rows of several targets that share the name, or nothing.
 
-    Of several rows there is one for each target. `near` are similar short names, the most alike first, if nothing
+    Several rows mean one row for each target. `near` are similar short names, the most alike first, if nothing
     matches.
     """
 
@@ -33,8 +33,8 @@ class DeviceMatch:
 def matching(knowledge: KnowledgeBase, name: str) -> DeviceMatch:
     """Return what `name` means: a short name (`rtx3080`), a driver's (`NVIDIA GeForce RTX 3080`), or words of either.
 
-    Omitted words must not matter. `3080` matches because all GPUs of that name have one target. `RTX 6000` stands for
-    three generations, which become the candidates.
+    Omitted words must not matter. `3080` matches because all GPUs with this name have one target. `RTX 6000` stands
+    for three generations, which become the candidates.
     """
     generation = generation_named(knowledge, name)
     if generation:
@@ -42,12 +42,12 @@ def matching(knowledge: KnowledgeBase, name: str) -> DeviceMatch:
         only = found[0] if len(found) == 1 else None
         # The row is not the example's own: the generation has other GPUs of that target.
         return DeviceMatch(gpu=_of_generation(generation, only)) if only else DeviceMatch(candidates=found)
-    # A word such as `rtx` or `super` alone is no name, though many GPUs have it in theirs.
+    # A word such as `rtx` or `super` alone is not a name, though many GPU names contain it.
     generic = re.fullmatch(r"[^\W\d]*", name.strip())
     for texts in dict.fromkeys(_attempts(knowledge, name)):
         for readings in zip(*(_readings(knowledge, text) for text in texts), strict=True):
             rows = [gpu for reading in readings for gpu in reading]
-            # Reversed, so that of the rows with one target the first, closest reading stays.
+            # Reversed, so that for each target the first and closest reading wins.
             by_target = {gpu.target: gpu for gpu in reversed(rows)}
             if len(by_target) == 1:
                 return DeviceMatch(gpu=rows[0])
@@ -73,7 +73,7 @@ def _of_generation(generation: Architecture, example: Gpu) -> Gpu:
 
 
 def example_gpu(knowledge: KnowledgeBase, row: Architecture, target: str) -> Gpu | None:
-    """Return the GPU that stands for a target: the row's example, else the first with that target."""
+    """Return the example GPU of a target: the row's own, or else the first GPU with this target."""
     example = knowledge.gpus.get(row.examples.get(target, ""))
     own = (gpu for gpu in knowledge.gpus.values() if (gpu.accelerator, gpu.target) == (row.accelerator, target))
     return example if example and example.target == target else next(own, None)
@@ -95,7 +95,7 @@ def means_gpu(knowledge: KnowledgeBase, word: str) -> bool:
 
 
 def resembles_gpu(knowledge: KnowledgeBase, word: str) -> bool:
-    """Return whether a word is written as names or targets of GPUs are: `rtx4095`, for there is `rtx4090`.
+    """Return whether a word looks like a GPU's name or target: `rtx4095` does, because `rtx4090` exists.
 
     A number with fewer than three digits does not count: `v2` may be the second version of a profile.
     """
@@ -109,7 +109,7 @@ def _shape(name: str) -> str:
 
 
 def local_words(knowledge: KnowledgeBase, gpus: Iterable[LocalGpu]) -> tuple[str, ...]:
-    """Return names for this machine's GPUs, each once: our name, or the target for a driver's name without a row.
+    """Return the names of this machine's GPUs, each once: tfdock's name, or the target if there is no row.
 
     The target that the driver reports decides: several GPUs may share a name, or a name may be newer than the rows.
     """
@@ -135,14 +135,14 @@ def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
         if is_integrated(knowledge, dotted(name)):
             fix = "leave it out: such a GPU is part of the CPU, and a wheel for a card needs no code for it"
     elif is_target(knowledge, name):
-        # A text that is written as a target resembles unrelated names, so no name is suggested.
+        # A text in the form of a target resembles unrelated names, so no name is suggested.
         message, fix = f"no GPU is known with the target `{name}`", f"{lists}, with theirs"
     elif match.candidates:
         which = " or ".join(f"`{gpu.gpu}` ({gpu.target})" for gpu in match.candidates)
         message = f"`{name}` is the name of GPUs with different targets"
         return Problem("gpu-ambiguous", message, f"say which: {which}")
     else:
-        # A question and no fix: another GPU is no way out, and code for it may not run on this one.
+        # Only a question, not a fix: code for another GPU may not run on this one.
         near = " or ".join(f"`{near_name}`" for near_name in match.near)
         message, fix = f"the GPU `{name}` is not known{f': did you mean {near}?' if near else ''}", lists
     return Problem("gpu-unknown", message, fix)
@@ -161,7 +161,7 @@ _DECORATION = re.compile(rf"{_MEMORY.pattern}|{_MOBILE.pattern}|{_PLAIN}", re.IG
 
 
 def _attempts(knowledge: KnowledgeBase, name: str) -> Iterator[tuple[str, ...]]:
-    """Yield the texts that a name may be meant as, the strictest first; the rows of all texts of one are meant."""
+    """Yield groups of texts that a name may mean, strictest first; all rows of a group's texts are meant."""
     plain = _DECORATION.sub(" ", name)
     yield (_squeeze(name),)
     # Few people and few drivers write the memory size.
@@ -196,7 +196,10 @@ def _squeeze(text: str) -> str:
 
 
 def _readings(knowledge: KnowledgeBase, text: str) -> Iterator[list[Gpu]]:
-    """Yield rows that `text` may mean, the strictest reading first: our name, a driver's name, words of them."""
+    """Yield rows that `text` may mean, the strictest reading first:
+
+    tfdock's name, a driver's name, then parts of names.
+    """
     vendors = [_squeeze(row.vendor) for row in knowledge.accelerators.values() if row.vendor]
     yield [gpu for gpu in knowledge.gpus.values() if _squeeze(gpu.gpu) == text]
     # Drivers of some years put the vendor before the name; others do not.
@@ -235,7 +238,7 @@ def named(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
 
 
 def _find_by_full_name(knowledge: KnowledgeBase, name: str) -> Gpu | None:
-    """Return the GPU with that short name or driver's name, vendor optional; `3080` is only a part of one."""
+    """Return the GPU with this short name or driver's name, vendor optional; a part such as `3080` does not match."""
     gpu = find_gpu(knowledge, name)
     if gpu is None or gpu.gpu not in knowledge.gpus:
         return None
@@ -301,7 +304,7 @@ def is_target(knowledge: KnowledgeBase, word: str) -> bool:
     if any(row.matches(spelled(word)) for row in rows):
         return True
     capabilities = any(row.capabilities for row in rows)
-    # A capability without a row is written like one all the same.
+    # A capability without a row is still written as a capability.
     return bool(capabilities and re.fullmatch(r"\d{1,2}\.\d", word)) or word.lower() in _all_targets(knowledge)
 
 
@@ -322,7 +325,7 @@ def bare_gpu(knowledge: KnowledgeBase, word: str) -> Gpu | None:
     families = [row for row in knowledge.architectures if target in row.targets]
     accelerator = own[0].accelerator if own else families[0].accelerator
     written = str(Capability.of_gpu(target)) if knowledge.accelerators[accelerator].capabilities else target
-    # If all GPUs of that target are sold with one kind of CPU, assume the same here.
+    # If all GPUs with this target are sold with one kind of CPU, assume the same here.
     machines = {gpu.machine for gpu in own}
     machine = next(iter(machines)) if len(machines) == 1 else None
     return Gpu(gpu=written, accelerator=accelerator, target=target, machine=machine, source=())
@@ -393,7 +396,7 @@ def needs_open_modules(knowledge: KnowledgeBase, accelerator: str, target: str |
 
 
 def is_embedded(knowledge: KnowledgeBase, accelerator: str, gpu: str | None) -> bool:
-    """Return whether GPUs of that target run their own code alone, which no other runs."""
+    """Return whether GPUs of this target run only their own code, and no other GPU runs it."""
     row = architecture_of(knowledge, accelerator, gpu)
     return row is not None and gpu in row.embedded
 

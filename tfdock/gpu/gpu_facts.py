@@ -1,6 +1,6 @@
 """The facts of a wheel about GPUs: from knowledge rows for an official wheel, from its bytes for any other.
 
-Both become the same `GpuFacts`, so both are judged the same way.
+Both are converted to `GpuFacts`, so both get verdicts in the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.requirements import RequiredPackage, wanted
 
 OFFICIAL_MACHINE = "x86_64"  #: The kind of machine that official wheels with GPU code are for.
-#: A text that stands in every TensorFlow with XLA: the name of the flag that says where the toolkit lies.
+#: A text in every TensorFlow with XLA: the name of the flag for the toolkit's folder.
 XLA_TRACE = "xla_gpu_cuda_data_dir"
 
 
@@ -31,14 +31,15 @@ XLA_TRACE = "xla_gpu_cuda_data_dir"
 class GpuFacts:
     """The facts about a wheel.
 
-    `accelerator` is whose code it has, None where it has none; `release` the one whose rules hold for it, None where
-    there is no row of it; `version` its own, empty where it is no TensorFlow; `machine` the CPU it is for, empty
-    where it does not say. `own` are TensorFlow's own libraries with GPU code: of an official wheel one that stands
-    for them all. `listed` are the targets that it says it was built for.
+    `accelerator` is the family of its GPU code, None without any. `release` is the release whose rules apply, None
+    without a row. `version` is empty if the wheel is not TensorFlow; `machine` is its CPU, empty if unknown. `own`
+    are TensorFlow's own libraries with GPU code; for an official wheel, one entry represents all. `listed` are the
+    targets that the wheel names.
 
-    By component: `brought` is what pip brings, `built` the version that the wheel was built with (`9`, `12.5.1`), or
-    tested. `companions` are the rows about wheels like it. `unsearched` are the folders that pip fills with libraries
-    for it, and that it does not search. `measured`: from its bytes, so that counts are exact.
+    By component: `brought` is the requirement that pip installs, `built` the version of the build (`9`, `12.5.1`), or
+    the tested one. `companions` are the rows about wheels like it. `unsearched` are folders in which pip installs
+    libraries for the wheel, but which the wheel does not search. `measured`: read from the wheel's bytes, so counts
+    are exact.
 
     `choices`: choice (`cuda128`) -> its libraries among `own`; one is loaded. `unjudged`: why no GPU is judged.
     """
@@ -75,9 +76,9 @@ def _choices(knowledge: KnowledgeBase, own: Sequence[Library]) -> dict[str, tupl
 
 
 def brought_by(knowledge: KnowledgeBase, inspection: Inspection) -> dict[str, str]:
-    """Return library -> the requirement that brings it, of the libraries that a wheel needs and does not have."""
+    """Return library -> its requirement, for the libraries that a wheel needs but does not contain."""
     lines, extras = inspection.metadata.requires_dist, inspection.metadata.provides_extra
-    # What is always installed comes before what an extra brings.
+    # Packages that are always installed come before packages of an extra.
     packages = [(one.package, line) for some in ((), extras) for line in lines for one in wanted([line], some)]
     brought: dict[str, str] = {}
     for needed in dict.fromkeys(name for library in inspection.libraries for name in library.needed):
@@ -121,7 +122,7 @@ def facts_of_installed(
 ) -> GpuFacts:
     """Return the facts of an installed wheel: the official wheel's, unless its build_info lists other targets.
 
-    `packages` are those that it requires and that are installed, with their versions.
+    `packages` are the installed required packages, with their versions.
     """
     facts, listed = facts_of_release(knowledge, release, accelerator), _listed(info, accelerator)
     used = (RequiredPackage(package=name, oldest=version, exact=True) for name, version in packages.items())
@@ -157,12 +158,12 @@ def _official_library(
     rows: Iterable[Companion],
     targets: tuple[str, ...],
 ) -> Library:
-    """Return the library that stands for all libraries of the official wheel, with the code that rows tell of."""
+    """Return one library that represents all libraries of the official wheel, with the GPU code in the rows."""
     if not accelerator.capabilities:
         return replace(_OFFICIAL_LIBRARY, loadable=GpuCode(containers=(Containers(amdgpu=targets),)))
     sass, ptx = code_of(targets)
     kernels = Containers(sass=sass, ptx=ptx)
-    # The device linker leaves SASS alone, so NCCL in the wheel has no PTX.
+    # The device linker leaves only SASS, so NCCL in the wheel has no PTX.
     linked = [Containers(sass=sass) for row in rows if row.carries == "wheel"]
     isa = _official_ptx_isa(knowledge, release, accelerator)
     return replace(
@@ -211,7 +212,7 @@ def _runtime_compiler(knowledge: KnowledgeBase, release: Release, accelerator: A
 def facts_of_wheel(knowledge: KnowledgeBase, inspection: Inspection) -> GpuFacts:
     """Return the facts of an inspected wheel."""
     own = own_libraries(knowledge, inspection.libraries)
-    # A damaged library may hold code that could not be read, and must be told of.
+    # A damaged library may have unreadable code, so it must be reported.
     holding = tuple(library for library in own if _has_code(library) or library.problems)
     release = _release(knowledge, inspection)
     accelerator = _accelerator(knowledge, inspection, release, own)
@@ -239,7 +240,7 @@ def facts_of_wheel(knowledge: KnowledgeBase, inspection: Inspection) -> GpuFacts
 
 
 def _unjudged(knowledge: KnowledgeBase, inspection: Inspection, holding: Sequence[Library]) -> str:
-    """Return why it cannot be said how a GPU runs a wheel; empty where it can."""
+    """Return why no verdict on a wheel is possible; empty if one is."""
     if inspection.unread and not inspection.libraries:
         return f"has libraries for {' and '.join(sorted({*inspection.unread.values()}))}, which are not read here"
     if holding or _is_tensorflow(knowledge, inspection):
@@ -255,7 +256,7 @@ def _has_code(library: Library) -> bool:
 
 
 def _is_tensorflow(knowledge: KnowledgeBase, inspection: Inspection) -> bool:
-    """Return whether a wheel tells of its build as TensorFlow does, or has its name."""
+    """Return whether a wheel has TensorFlow's build information or its name."""
     projects = {project for row in knowledge.releases.values() for project in row.official_project.values()}
     return inspection.build_info is not None or inspection.wheel.name in {"tensorflow", *projects}
 
@@ -348,7 +349,7 @@ def _built(inspection: Inspection, accelerator: Accelerator | None, release: Rel
     for name in accelerator.components if accelerator else ():
         tested = release.components.get(name, Support()).tested if release else None
         version = built_with(inspection, name) or tested
-        # The wheel's word may be any text, of which no version can be made.
+        # The wheel's value may be any text, even one that is not a version.
         if version and re.fullmatch(r"\d+(\.\d+)*", version):
             versions[name] = version
     return versions

@@ -51,9 +51,9 @@ def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, held: Co
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of a wheel on a GPU. `host` is the machine the GPU is in, where that is known.
+    """The limits of a wheel on a GPU. `host` is the GPU's machine, if it is known.
 
-    `combined` is how its kernels run, None where it has none for such GPUs.
+    `combined` is the verdict on its kernels, None without kernels for such GPUs.
     """
 
     knowledge: KnowledgeBase
@@ -85,7 +85,7 @@ class Limits:
         return ""
 
     def ignored(self) -> str:
-        """Return why TensorFlow does not use such GPUs, whatever code there is; empty if nothing is known."""
+        """Return why TensorFlow ignores such GPUs despite their code; empty if no reason is known."""
         release, target = self.facts.release, self._target
         row = next((row for row in self.facts.companions if target in row.ignores), None)
         if row:
@@ -175,7 +175,7 @@ class Limits:
 
     def _late_kernels(self) -> Iterator[str]:
         for held, container_verdict in self._generated:
-            # Where all kernels are compiled at the first start, it says so already.
+            # If all kernels are compiled at the first start, the verdict already reports this.
             if container_verdict.runs == "ptx-jit" and self._at_once:
                 kernels = _generated_by_mlir(held)
                 yield f"{kernels} have no machine code for it: the driver compiles each at its first use"
@@ -368,7 +368,7 @@ class Limits:
         yield f"pip takes the newest {title}, which has no code for {self.gpu.target}{way}", pin
 
     def _made_for(self, row: LibraryRow) -> bool:
-        # Packages are made for a major version, whatever minor version they are supported with.
+        # Packages are built for a major version, and work with all its minor versions.
         major = Version(self.facts.version_of(self._accelerator.toolkit or "")).parts[:1]
         return not row.toolkits or any(Version(toolkit).parts[:1] == major for toolkit in row.toolkits)
 
@@ -391,13 +391,13 @@ class Limits:
         )
         if lacking is None:
             return ""
-        # `unless` says where an older driver runs the wheel all the same.
+        # `unless` names the systems on which an older driver also runs the wheel.
         unless = f" ({lacking.unless})" if lacking.unless else ""
         mine = f"this machine's driver {here}{self._of_windows()}"
         return f"{mine} is too old: {lacking.why} needs {lacking.version} or newer{unless}"
 
     def of_driver(self) -> Iterator[str]:
-        """Yield which driver is the oldest that runs everything, and which is the last that knows the GPU."""
+        """Yield the limits of the driver: the oldest that runs everything, and the last that supports the GPU."""
         here = self._here()
         if self.host and self._accelerator.accelerator in self.host.troubles:
             yield f"this machine's driver does not answer: {self.host.troubles[self._accelerator.accelerator]}"
@@ -460,7 +460,7 @@ class Limits:
         return _Floor(version=least, why=f"a GPU of {self._target}") if least else None
 
     def _of_ptx(self, by: str, codes: Sequence[GpuCode], whose: str, *, soft: bool = False) -> _Floor | None:
-        """Return the driver that knows the PTX: that of the first toolkit which did.
+        """Return the first driver that supports the PTX: the driver of the first toolkit with this PTX.
 
         PTX of unknown version is taken for the toolkit's own.
         """

@@ -1,4 +1,4 @@
-"""The libraries of a wheel: which are TensorFlow's own, which it opens when it looks for GPUs, and where.
+"""The libraries of a wheel: TensorFlow's own, the ones it opens to find GPUs, and their folders.
 
 Pure.
 """
@@ -21,24 +21,24 @@ from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.requirements import wanted
 
 _DRIVER = "driver"  #: The component of the driver's own libraries: no image has them.
-#: The library that looks for GPUs, of releases that have it.
+#: The library that searches for GPUs, in releases that have it.
 _OPENER = re.compile(r"tensorflow(_core)?/libtensorflow_framework\.so[.\d]*")
 
 
 def own_libraries(knowledge: KnowledgeBase, libraries: Iterable[Library]) -> tuple[Library, ...]:
-    """Return TensorFlow's own libraries, without those that are only carried along."""
+    """Return TensorFlow's own libraries, without bundled third-party ones."""
     return tuple(library for library in libraries if is_own(knowledge, library.path))
 
 
 def is_own(knowledge: KnowledgeBase, path: str) -> bool:
     """Return whether a library of a wheel, by its path in it, is TensorFlow's own."""
     row, _ = row_of(knowledge, path)
-    # Builds of one's own have libraries that no row knows. They count as TensorFlow's.
+    # Custom builds may have libraries without a row. They count as TensorFlow's.
     return row is None or row.own
 
 
 def row_of(knowledge: KnowledgeBase, path: str) -> tuple[WheelLibrary | None, str]:
-    """Return the row that tells of a library, and which choice the library belongs to, if it is one of several."""
+    """Return the row of a library, and the library's choice, if there are several."""
     matches = ((row, re.fullmatch(row.paths, path)) for row in knowledge.wheel_libraries)
     row, match = next(((row, match) for row, match in matches if match), (None, None))
     return row, match.groupdict().get("choice", "") if match else ""
@@ -65,7 +65,7 @@ def accelerator_of(knowledge: KnowledgeBase, inspection: Inspection) -> Accelera
 
 
 def built_with(inspection: Inspection, component: str) -> str:
-    """Return a component's version as `build_info` has it, else the headers; empty where neither does.
+    """Return a component's version from `build_info`, or else from the headers; empty without both.
 
     Up to 2.2 the entry of `build_info` had another name, and from 2.22 on there is none.
     """
@@ -130,7 +130,8 @@ def searched_folders(inspection: Inspection, row: RuntimeLibrary) -> set[str]:
 def unsearched_folders(knowledge: KnowledgeBase, inspection: Inspection) -> tuple[str, ...]:
     """Return folders (`nvidia/cusolver/lib`) that pip fills with what the wheel opens, and that it does not search.
 
-    Without what lies there it sees no GPU. The wheel's requirements and its DT_RUNPATH say so.
+    Without the libraries in these folders, TensorFlow sees no GPU. The wheel's requirements and its DT_RUNPATH say
+    so.
     """
     if not inspection.libraries:  # none could be read
         return ()

@@ -3,7 +3,7 @@
 The rules are NVIDIA's (CUDA C++ Programming Guide, binary and PTX compatibility; family-specific code from CUDA 12.9)
 and AMD's (a code object is for one gfx target). Versions are compared as pairs of numbers: 12.0 is above 9.0.
 
-An image runs or it does not; a container of images runs as its best one does; a library as `combine` says.
+An image runs or does not run. A container runs like its best image. `combine` judges a library.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ _FEW = 10  #: Fewer than one container in so many are a limit of a verdict, not 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodePart:
-    """Containers of one library (`path` in the wheel) that hold the same, and how a GPU runs them.
+    """Containers of one library (`path` in the wheel) with the same contents, and a GPU's verdict on them.
 
     `linked`: made by the device linker, which leaves machine code only.
     """
@@ -169,9 +169,9 @@ class CodePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombinedVerdict:
-    """How a GPU runs many containers: `verdict` for them all, `weaker` the parts for which it is worse, worst first.
+    """How a GPU runs many containers: `verdict` for all of them, and the `weaker` parts, worst first.
 
-    `parts` are all of them, those of the device linker included.
+    `parts` are all containers, including the device linker's.
     """
 
     verdict: Verdict
@@ -198,7 +198,7 @@ def parts_of(library: Library, judge: Callable[[Containers], Verdict | None]) ->
     """
     real = [held for held in library.loadable.containers if not held.stub]
     relocatable = bool(library.relocatable.containers)
-    # Where no container has PTX, its absence says nothing about the linker.
+    # If no container has PTX, missing PTX says nothing about the linker.
     with_ptx = any(held.ptx for held in real)
     for held in real:
         container_verdict = judge(held)
@@ -211,9 +211,9 @@ def combine(parts: Iterable[CodePart]) -> CombinedVerdict | None:
     """Return the verdict on all containers; None without containers.
 
     The runtime chooses an image for each container. A union of their lists would hide which container lacks one. A
-    container holds the kernels of one source file; TensorFlow has some 280. If a tenth of them or more run badly or
-    not at all, the worse answer holds for TensorFlow. Fewer become a limit. Containers of the device linker (NCCL in
-    TensorFlow, which one GPU never calls) do not count beside others.
+    container holds the kernels of one source file; TensorFlow has some 280. If a tenth of the containers or more run
+    badly or not at all, the worse verdict applies to TensorFlow. Fewer become a limit. Containers of the device
+    linker (NCCL in TensorFlow, which one GPU never calls) do not count beside others.
     """
     all_parts = tuple(parts)
     counted = [part for part in all_parts if not part.linked] or all_parts

@@ -18,8 +18,8 @@ _PATIENCE = 60  #: Seconds that the command at the end may take.
 def go_on_in_background(output: Path) -> int:
     """Fork: return the child's process id, and 0 in the child, which no terminal ends. Raises OSError.
 
-    The child has no input. Its output goes to the new file `output`, whose lock it holds; of the files beside it the
-    newest stay.
+    The child has no input. Its output goes to the new file `output`, which the child locks. Only the newest output
+    files are kept.
     """
     for old in sorted(output.parent.glob("*.txt"))[: 1 - _OUTPUTS]:
         for file in (old, old.with_suffix(".json")):

@@ -1,8 +1,8 @@
 """Read a stream of blocks, forwards only; the reader says which offset it needs next.
 
 A program is a generator. It yields `TakeRequest` and `SeekRequest` at offsets that never decrease, and is sent the
-bytes or the offset. So a walk over gigabytes reads like one over bytes in memory, and holds only the bytes that it
-asked for.
+bytes or the offset. So code that walks over gigabytes looks like code for bytes in memory, and stores only the
+requested bytes.
 
 Pure.
 """
@@ -29,7 +29,7 @@ class TakeRequest:
 
 @dataclass(frozen=True, slots=True)
 class SeekRequest:
-    """Asks for the offset of the first match in [start, stop); sent None where there is none.
+    """Requests the offset of the first match in [start, stop); the answer is None without a match.
 
     A match is found by its first `reach` bytes.
     """
@@ -40,7 +40,7 @@ class SeekRequest:
     reach: int
 
 
-# `Any`: what is sent back depends on the request, which a type cannot say.
+# `Any`: the answer's type depends on the request, which a type hint cannot express.
 Program = Generator[TakeRequest | SeekRequest, Any, T]
 
 
@@ -87,7 +87,7 @@ class Reader(Generic[T]):
         return cast("T", self.result)
 
     def _sought(self, seek: SeekRequest, data: bytes, base: int) -> bool:
-        """Answer if the answer is known; else keep what may be the beginning of a match."""
+        """Answer if the answer is known; otherwise store the bytes that may start a match."""
         start = max(seek.start - base, 0)  # searched bytes without a match are no longer kept
         at = seek.find(data, base, start) if start < len(data) else -1
         if at >= 0 and base + at < seek.stop:

@@ -56,8 +56,8 @@ def write_text(path: Path, text: str, *, follow: bool = False) -> None:
 def write_bytes(path: Path, data: bytes, *, mode: int | None = None, follow: bool = False) -> None:
     """Write a file with this mode, whole or not at all. Raises ProfileError.
 
-    An existing link is replaced: a stranger may have put it there. With `follow`, for a name that the
-    user typed, what it leads to is written.
+    An existing link is replaced: a stranger may have put it there. With `follow`, for a name that the user typed, the
+    target of a link is written.
     """
     try:
         if follow and path.exists() and not (path.is_file() or path.is_dir()):
@@ -94,7 +94,7 @@ def write_atomically(
 
 
 def make_private(path: Path) -> None:
-    """Make a folder that no other user can look into. A folder that exists keeps its mode. Raises OSError."""
+    """Make a folder that no other user can look into. An existing folder keeps its mode. Raises OSError."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
@@ -139,7 +139,7 @@ def _disk_of(path: Path) -> int:
     try:
         return nearest(path).stat().st_dev
     except OSError:
-        # A folder that cannot be read is on no disk that is known.
+        # The disk of an unreadable folder is unknown.
         return -1 - id(path)
 
 
@@ -152,7 +152,7 @@ def full_disk(folders: Mapping[str, Path]) -> DiskFull:
     if known:
         left, fullest = known[0]
         message += f"; {fullest} ({folders[fullest]}) has {gib(left)} left"
-        # With so much left, the full disk is another one.
+        # With this much free space, another disk must be full.
         if left < _ROOM_LEFT:
             fix = f"make room there: {ways_to_make_room(fullest, folders)}"
     return DiskFull.of("disk-full", message, f"{fix}; then run again")
@@ -216,10 +216,10 @@ _ROOT = 0
 
 
 def other_writers(path: Path, *, reachable: bool = True) -> str:
-    """Return who else can write to a folder, in words; "" where only this user and root can. Raises OSError.
+    """Return as text who else can write to a folder; "" if only this user and root can. Raises OSError.
 
-    Where `reachable` is false, others cannot come so far, and the mode of the folder does not count. Of a link, the
-    link and the folder that it leads to both count.
+    If `reachable` is false, other users cannot reach the folder, and its mode does not matter. For a link, both
+    the link and its target folder are checked.
     """
     # The owner of a link can point it elsewhere, so both owners count. Root can write in any case.
     trusted, link, target = (_ROOT, os.geteuid()), path.lstat(), path.stat()
@@ -239,7 +239,7 @@ def _is_own_group(gid: int) -> bool:
     return False
 
 
-OWN_BUILD = "another build of this command"  #: The holder's name where this process holds the lock.
+OWN_BUILD = "another build of this command"  #: The holder's name, if this process holds the lock.
 _PAUSES = (0.01, 0.2)  #: Seconds between two tries for a lock: at first, and at most.
 
 
@@ -253,8 +253,8 @@ def held(
 ) -> Iterator[None]:
     """Hold a lock file. `subject` names the thing for people.
 
-    If another process has it, `waiting` is called at least five times a second with that process's name, and may
-    raise. Without `waiting`, Locked (`cache-locked`) is raised at once.
+    If another process holds the lock, `waiting` is called at least five times a second with the process's name. It
+    may raise an error. Without `waiting`, Locked (`cache-locked`) is raised at once.
     """
     if isinstance(path, Path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -276,7 +276,7 @@ def held(
 
 def _taken(descriptor: int, *, alone: bool) -> bool:
     try:
-        # Without waiting, so that whoever waits can be told of it, and can stop.
+        # Non-blocking, so that the caller can report the wait and stop it.
         fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
@@ -289,7 +289,7 @@ def lock_holders(file: int | Path) -> str:
     processes = dict[int, None]()
     # `5: FLOCK ADVISORY WRITE <process> <major:minor:inode> …`; `5: -> FLOCK …` is a process that waits.
     for words in map(str.split, text_of("/proc/locks").splitlines()):
-        # The inode alone: on btrfs, `stat` tells another device than the kernel's list does.
+        # Compare only the inode: on btrfs, `stat` reports another device than the kernel's lock list.
         if len(words) > 5 and words[1] == "FLOCK" and words[4].isdigit() and words[5].endswith(f":{inode}"):
             processes[int(words[4])] = None
     return ", ".join(map(_describe_process, processes)) or "another process"
@@ -305,5 +305,5 @@ def _describe_process(pid: int) -> str:
     # Start at the program's own name, without the interpreter.
     own = next((place for place, word in enumerate(words) if Path(word).name == "tfdock"), None)
     text = " ".join(words if own is None else ["tfdock", *words[own + 1 :]])
-    # A process chooses its own command line: it must not drive this terminal.
+    # A process chooses its own command line, so escape sequences in it must not reach this terminal.
     return f"process {pid} ({clean(text, keep='', instead=' ').strip()[:80]})"

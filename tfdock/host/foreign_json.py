@@ -1,6 +1,6 @@
 """JSON that anybody may have written, read into the type that the caller expects. Pure.
 
-The first value of another type ends the reading: a text of megabytes may hold a million of them.
+Reading stops at the first value of another type: a text of megabytes may have a million of them.
 """
 
 from __future__ import annotations

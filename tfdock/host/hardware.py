@@ -1,6 +1,6 @@
 """This machine's hardware: cores and memory within its control groups, free disk, GPUs and their driver.
 
-Each kind of output is read by a function of its text, so that it can be tried on what other machines printed.
+Each kind of output is parsed by a function of its text, so tests can use output of other machines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NUMBER = re.compile("[0-9]{1,19}")
 
 
 def local_machine() -> Machine:
-    """Return this machine, as far as this process may use it."""
+    """Return the part of this machine that this process may use."""
     groups = control_groups(text_of("/proc/self/cgroup"), text_of("/proc/self/mountinfo"))
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # Version 1 says "no limit" as a number near 2**63, which is above any memory.
@@ -55,7 +55,7 @@ def swap_total(meminfo: str) -> int:
 
 
 def control_groups(cgroup: str, mountinfo: str) -> tuple[Path, ...]:
-    """Return the folders whose limits hold for a process: its groups and all above, memory and cpu, v1 and v2.
+    """Return the folders whose limits apply to a process: its groups and their parents, memory and cpu, v1 and v2.
 
     From the texts of its /proc/self/cgroup (cgroups(7)) and /proc/self/mountinfo (proc(5)).
     """
@@ -134,7 +134,7 @@ def last_line(text: str) -> str:
 
 
 def text_of(path: str | Path) -> str:
-    """Return a file's text; empty if it cannot be read, or is longer than any text that is asked for."""
+    """Return a file's text; empty if the file is unreadable or too long."""
     try:
         if not Path(path).is_file():
             return ""  # a pipe would keep the reader waiting
@@ -156,7 +156,7 @@ def nearest(path: Path) -> Path:
 
 
 def free_disk(path: Path) -> int | None:
-    """Return the free bytes for this user where `path` lies or will lie; None if they are not known."""
+    """Return the free bytes for this user on the disk of `path`, which need not exist; None if unknown."""
     try:
         return shutil.disk_usage(nearest(path)).free
     except OSError:
@@ -166,8 +166,8 @@ def free_disk(path: Path) -> int | None:
 def place(purpose: str, path: Path, *, share: float, executes: bool = False, option: str = "") -> WritableFolder:
     """Return a folder that a build will write to, and whether it can. Makes and changes nothing.
 
-    `share` is the part of a build's disk that lies there; programs are run from one that `executes`; `option` is how
-    another is chosen.
+    `share` is the fraction of a build's disk space in this folder. A build runs programs in a folder that `executes`.
+    `option` chooses another folder.
     """
     there, looked = nearest(path), WritableFolder(what=purpose, path=str(path), share=share, option=option)
     try:
@@ -184,11 +184,11 @@ def place(purpose: str, path: Path, *, share: float, executes: bool = False, opt
 
 
 def mounted_from(mountinfo: str, path: Path) -> str | None:
-    """Return the device on which a path lies, from the text of /proc/self/mountinfo; None unless it is in /dev.
+    """Return the device of a path, from the text of /proc/self/mountinfo; None if the device is not in /dev.
 
     Device numbers say less: subvolumes of one btrfs have a number each, and one free space.
     """
-    # Of two mounts at one place the later one hides the other.
+    # If two mounts have one place, the later one hides the earlier.
     sources = {folder: source for _, folder, _, source, _ in _mounts(mountinfo)}
     source = next((sources[str(folder)] for folder in (path, *path.parents) if str(folder) in sources), "")
     # `tmpfs` and `overlay` are the source of many mounts that share no disk.
@@ -245,7 +245,7 @@ class HostDevices:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a program printed, on both streams, and its exit status; None if it was not there to end."""
+    """A program's output on both streams, and its exit status; None if the program did not run to its end."""
 
     text: str
     status: int | None = 0
@@ -258,7 +258,7 @@ def ask(
     seconds: float = _ANSWER_SECONDS,
     variables: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Run a program that answers a question, with more variables; it is killed with its children when time is up."""
+    """Run a program with additional variables and return its output. A timeout kills it and its children."""
     try:
         # A process group of its own, so that its children are killed with it.
         process = subprocess.Popen(
@@ -287,7 +287,7 @@ def ask(
 
 
 def _output(process: subprocess.Popen[bytes], seconds: float) -> bytes | None:
-    """Return all that it prints until it has ended; None if that is too much. Raises TimeoutExpired."""
+    """Return all output until the program has ended; None if there is too much. Raises TimeoutExpired."""
     assert process.stdout
     end, text, stdout = time.monotonic() + seconds, bytearray(), process.stdout.fileno()
     with selectors.DefaultSelector() as waiting:
@@ -305,7 +305,7 @@ def _output(process: subprocess.Popen[bytes], seconds: float) -> bytes | None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill it, and hardly wait: what hangs in its driver does not end before the driver lets it."""
+    """Kill the program and wait only briefly: a process that hangs in a driver cannot end."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
@@ -349,7 +349,7 @@ def loaded_driver(text: str) -> str:
 def nvidia_devices(text: str, fields: Sequence[str], *, ended_well: bool) -> HostDevices:
     """Read `nvidia-smi --query-gpu=<fields> --format=csv,noheader`; one line a GPU, values it has not as `[N/A]`.
 
-    With MIG a line is still a whole GPU. Lines that do not fit the fields are what it has to complain of.
+    With MIG a line is still a whole GPU. Lines that do not match the fields are error messages.
     """
     gpus: list[LocalGpu] = []
     versions: list[str] = []

@@ -39,7 +39,7 @@ def unescaped(text: str) -> str:
 
 
 class LoginFilter:
-    """Hands on output in which `<login>` stands for each of some texts, however the output is cut.
+    """Forwards output with each secret replaced by `<login>`, even if a secret spans two pieces.
 
     Very short texts stay: they would be in every word.
     """
@@ -54,7 +54,7 @@ class LoginFilter:
         self._hear, self._held = hear, b""
 
     def feed(self, data: bytes) -> None:
-        """Take some bytes. The last ones are kept back where they may be the beginning of a text."""
+        """Take some bytes. The last bytes are held back if they may start a secret."""
         data = self._held + data
         self._hand_on(data, max(len(data) - self._longest + 1, 0))
 

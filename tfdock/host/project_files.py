@@ -1,6 +1,6 @@
 """Read files that a profile or a matrix names. They lie in its project, and are opened without a race.
 
-A profile may come from a stranger, and the files that it names go into an image. So it may name only files of its
+A profile may be untrusted, and the files that it names become part of an image. So it may name only files of its
 project: the repository of the profile, or the profile's own folder without a repository. Settings allow further
 folders. Every path is resolved first, links too. Then the file is opened component by component, and no component may
 be a link: a link that is put there between the check and the opening is refused.
@@ -42,7 +42,7 @@ class Project:
     @classmethod
     def of(cls, file: Path, allowed: Iterable[Path] = ()) -> Project:
         """Return the project of a profile's or matrix's file."""
-        # As written first: a profile that is a link must not choose another project by where it leads.
+        # Use the path as written: a linked profile must not select another project by its target.
         folder = Path(os.path.normpath(file.absolute())).parent
         real = Path(os.path.realpath(file.parent))
         root = _repository(folder) or _repository(real) or real
@@ -51,8 +51,8 @@ class Project:
     def resolve(self, path: Path, *, name: str | None = None, folder: bool = False) -> tuple[Path, str]:
         """Return the folder that allows a path, and the path in that folder; no link is in either.
 
-        `name` is what the profile calls the path, `folder` that it should be one. Raises ProfileError where the path
-        is not the project's and not allowed. Whether a path outside exists is not told.
+        `name` is the path in the profile; `folder` means that the path should be a folder. Raises ProfileError where
+        the path is not the project's and not allowed. Whether a path outside exists is not told.
         """
         label = _shown(name or str(path))
         # The system's functions raise ValueError for it.
@@ -171,8 +171,8 @@ def _permission(folder: Path, root: Path) -> tuple[str, ...]:
 def _repository(folder: Path) -> Path | None:
     """Return the nearest folder upwards with a `.git`; None if no such folder can be a project.
 
-    A repository of a whole home folder does not count: every secret would belong to it. Nor does one in a folder that
-    everybody writes to, such as /tmp: another user may have made it.
+    A repository of a whole home folder does not count: every secret would belong to it. A repository in a
+    world-writable folder such as /tmp does not count either: another user may have made it.
     """
     for root in (folder, *folder.parents):
         # A file in a worktree, a folder in a clone.

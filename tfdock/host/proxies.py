@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from tfdock.host.logins import logins
 
 _LOWER = ("http_proxy", "https_proxy", "all_proxy")
-#: Variables with the address of a proxy, which may have a login. Programs read one case, the other, or both.
+#: Variables with the address of a proxy, which may have a login. Programs read the upper-case variable, the
+#: lower-case one, or both.
 ADDRESSES = (*_LOWER, *map(str.upper, _LOWER))
 EXCEPTIONS = ("no_proxy", "NO_PROXY")  #: Variables that name the hosts to reach without a proxy.
 

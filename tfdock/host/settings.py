@@ -23,7 +23,7 @@ from tfdock.types import Endpoint, ImageRef, Machine, Remote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One machine's settings. `mirrors` maps a registry to the one asked instead of it."""
+    """One machine's settings. `mirrors` maps a registry to its replacement."""
 
     wheelhouse: Path = Path("wheelhouse")
     cache_dir: Path = field(default_factory=lambda: Path(platformdirs.user_cache_dir("tfdock")))
@@ -42,7 +42,8 @@ class Settings:
     allow_endpoints: tuple[str, ...] = ()
     #: The engine's network for image builds and the fetch phase; None is the engine's default.
     network: str | None = None
-    #: Bytes that all builds of a call may use together; None is what the machine has. So are `cpus` cores.
+    #: The most memory in bytes for all builds of a command together; None means the whole machine. So are `cpus`
+    #: cores.
     memory: int | None = None
     cpus: int | None = None
     #: Whether a run's output base is kept: `never` kept, or kept when the build has `failed`.
@@ -85,7 +86,10 @@ class Settings:
 
     @property
     def repositories(self) -> tuple[ImageRef, ...]:
-        """Where wheel images are really asked for: the `registries`, each by its mirror, and none twice."""
+        """The registries that are queried for wheel images:
+
+        each of `registries`, or its mirror, without duplicates.
+        """
         return tuple(dict.fromkeys(self.mirrored(ImageRef.parse(name)) for name in self.registries))
 
     def granted(self, machine: Machine) -> Machine:
@@ -245,7 +249,7 @@ def plain_http(registry: str) -> bool:
     return registry in load({}).plain_http
 
 
-#: What the text of a setting must look like, an example, and what makes its value.
+#: The expected form of a setting's text, an example, and the function that converts the text.
 _FORMS: Mapping[str, tuple[str, str, Callable[[str], object]]] = {
     "archives": (
         r"https?://[A-Za-z0-9.-]+(:\d{1,5})?(/[A-Za-z0-9._~/-]*)?",

@@ -27,7 +27,7 @@ STOP_GRACE_SECONDS = 60.0  #: How long a build may take to stop cleanly before i
 MAX_LINE = 4096
 #: Bytes of output that may wait to be handed on; the thread that reads more waits until some have been.
 AHEAD = 8 << 20
-_EACH = 64  #: Bytes that a piece of output takes besides its own.
+_EACH = 64  #: Overhead in bytes for each piece of output.
 
 _T = TypeVar("_T")
 Output = Callable[[bytes], None]  #: Takes the output of something long, piece by piece.
@@ -46,7 +46,7 @@ class _Left(Exception):
 
 
 class _Handover:
-    """What one thread hands to another: bounded while that is there, and refused once it has left."""
+    """A queue from one thread to another. It is bounded while the reader lives, and closed afterwards."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -55,7 +55,7 @@ class _Handover:
         self._left = False
 
     def put(self, data: bytes) -> None:
-        """Pass on some output when there is room; raises _Left if nobody wants it."""
+        """Pass on some output when there is space; raises _Left if the reader has left."""
         with self._changed:
             if self._size >= AHEAD:  # wait for much room: threads that switch for each piece are slow
                 self._changed.wait_for(lambda: self._left or self._size <= AHEAD // 2)
@@ -183,7 +183,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """`seconds` that were given to a whole command, and the time of the clock at which they are over."""
+    """The time limit of a whole command in `seconds`, and the clock time of its end."""
 
     seconds: int
     deadline: float
@@ -197,7 +197,7 @@ class Limit:
 class Stopper:
     """Passes a stop on to what is running: gently at the first request or when the limit is over, then by force.
 
-    `short` tells that a disk is nearly full; `late` tells afterwards that it was this or the limit.
+    `short` reports a nearly full disk; `late` tells afterwards whether this or the limit ended the command.
     """
 
     stop: Stop
@@ -227,7 +227,7 @@ class Stopper:
 
 
 def until_stopped(do: Callable[[], _T], stop: Stop, on_tick: Callable[[float], object] = lambda _: None) -> _T:
-    """Do something in a thread, which ends at the first stop when it next can, and is left behind at the second."""
+    """Run a function in a thread. The first stop ends it at its next check; the second abandons the thread."""
     stopper = Stopper(stop, gently=lambda: None, by_force=stop.check)
 
     def tick(silent: float) -> None:

@@ -1,6 +1,6 @@
 """Share work between two threads. Unpacking and hashing release Python's lock, so two threads are faster.
 
-No other module here knows of threads, but for the lock around what both of them touch.
+No other module in this package uses threads, except for the lock on shared data.
 
 Pure.
 """
@@ -20,7 +20,7 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ThreadJob:
-    """Something to be done by one thread: how much it is, in bytes, and its steps, whose values nobody looks at."""
+    """A job for one thread: its size in bytes, and its steps, whose values are ignored."""
 
     size: int
     steps: Iterable[object]
@@ -36,7 +36,8 @@ def run_both(jobs: Iterable[ThreadJob]) -> None:
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="pair") as pool:
         try:
             running = {pool.submit(work.do), pool.submit(work.do)}
-            # Not for ever: a signal that another thread got does not wake this one, which alone acts on it.
+            # Wait with a timeout: a signal received by another thread does not wake the main thread, which must
+            # handle it.
             while running:
                 done, running = wait(running, _LOOK_SECONDS)
                 for one in done:
@@ -48,9 +49,10 @@ def run_both(jobs: Iterable[ThreadJob]) -> None:
 
 
 class _Work:
-    """The jobs that are left, of which those before `wanted` in the order given are still of interest.
+    """The remaining jobs; only jobs before `wanted` in the given order still matter.
 
-    `error` is that of the first job that has one. The others' are dropped at once: each keeps all that its job held.
+    `error` is that of the first job that has one. Errors of other jobs are dropped at once, because each holds its
+    job's memory.
     """
 
     def __init__(self, jobs: Iterable[ThreadJob]) -> None:
@@ -82,6 +84,6 @@ class _Work:
 
     def _failed(self, index: int, error: BaseException) -> None:
         with self._lock:
-            # Of several failures the first in order counts, so that each run names the same one.
+            # Of several failures the first in order counts, so that each run reports the same one.
             if index < self.wanted:
                 self.wanted, self.error = index, error

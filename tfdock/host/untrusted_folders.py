@@ -28,7 +28,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # ENXIO is what a socket answers, ELOOP a link with O_NOFOLLOW (open(2)).
-#: What the kernel answers where a name stands for another kind of file than the one that was asked for.
+#: The kernel's error codes for a name of another kind of file than requested.
 _OTHER_KIND = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
 _KINDS = {
     stat.S_IFLNK: "a link",
@@ -39,10 +39,10 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFREG: "a file",
 }
-_SMALL = 1 << 20  #: Bytes that are read at once whatever holes they have.
+_SMALL = 1 << 20  #: Files up to this size are read even if they have holes.
 _AT_ONCE = 10_000  #: Names of a folder that are held in memory while the folder is removed.
-_WALKED = 100  #: Folders within each other that are looked through.
-_DEEPEST = 32  #: Folders within each other that are open at the same time while they are removed.
+_WALKED = 100  #: The most nested folders that are searched.
+_DEEPEST = 32  #: The most nested folders that are open at the same time during a removal.
 
 
 class NotPlain(OSError):
@@ -79,7 +79,7 @@ class FoundFile:
 
 
 def has_holes(descriptor: int) -> bool:
-    """Return whether an open file takes less room than its size says: its copy, or reading it, takes all of it."""
+    """Return whether an open file is sparse: copying or reading it needs its full size."""
     size = os.fstat(descriptor).st_size
     with suppress(OSError):  # the file system does not support SEEK_HOLE
         hole = os.lseek(descriptor, 0, os.SEEK_HOLE) if size else size
@@ -92,7 +92,7 @@ def has_holes(descriptor: int) -> bool:
 def is_hollow(descriptor: int) -> bool:
     """Return whether an open file of more than a mebibyte consists of holes, but for a sixteenth at most.
 
-    A compiler's outputs have holes, and no such ones: reading them takes about as long as writing them took.
+    A compiler's outputs may have small holes, which do not count: reading takes about as long as writing did.
     """
     status = os.fstat(descriptor)
     # Blocks of `stat` have 512 bytes, whatever the file system's have (inode(7)).
@@ -109,7 +109,7 @@ class UntrustedFolder:
     """A folder that a container could write to, held by its descriptor. A context manager that closes the folder.
 
     Every method takes names within the folder, with `/` between their parts. Every method raises OSError; NotPlain
-    for a name that leads through a link or stands for another kind of file; ValueError for a name such as `../x`.
+    for a name that is or passes through a link, or is another kind of file; ValueError for a name such as `../x`.
     """
 
     def __init__(self, descriptor: int, path: Path) -> None:
@@ -146,7 +146,7 @@ class UntrustedFolder:
     # --- reading ---
 
     def folder(self, name: str, *, make: bool = False, mode: int = 0o777) -> UntrustedFolder:
-        """Open a folder within this one. With `make`, create the folders that do not exist, of that mode."""
+        """Open a folder within this one. With `make`, create missing folders with this mode."""
         # A copy, since the loop closes each folder when the next one is open.
         descriptor = os.dup(self._descriptor)
         for part in _parts(name) if name else ():
@@ -158,7 +158,7 @@ class UntrustedFolder:
         return UntrustedFolder(descriptor, self.path / name)
 
     def open(self, name: str, *, unnoticed: bool = False) -> BufferedReader:
-        """Open a regular file to read. With `unnoticed`, reading leaves its time of access alone where possible."""
+        """Open a regular file to read. With `unnoticed`, reading does not change the access time, if possible."""
         with self._parent(name) as (at, last):
             return os.fdopen(_open_file(at, last, os.O_NOATIME if unnoticed else 0), "rb")
 
@@ -168,19 +168,19 @@ class UntrustedFolder:
             return os.stat(last, dir_fd=at, follow_symlinks=False)
 
     def exists(self, name: str) -> bool:
-        """Return whether there is something of that name, if only a link."""
+        """Return whether the name exists, even as a broken link."""
         try:
             return bool(self.status(name))
         except FileNotFoundError:
             return False
 
     def link(self, name: str) -> str:
-        """Return where a link says that it leads."""
+        """Return the target text of a link."""
         with self._parent(name) as (at, last):
             return os.readlink(last, dir_fd=at)
 
     def entries(self, depth: int = 0, *, most: int | None = None) -> Iterator[FoundFile]:
-        """Yield what is in this folder and in its folders, `depth` levels down, sorted by name in each folder.
+        """Yield the entries of this folder and its subfolders, `depth` levels down, sorted by name in each folder.
 
         A folder is yielded only where the depth ends. What disappears meanwhile is left out. Raises TooMany as soon
         as there are more than `most` names in all, and OSError for a folder that cannot be read.
@@ -228,9 +228,9 @@ class UntrustedFolder:
     def write(self, name: str, chunks: Iterable[bytes], *, durable: bool = False, mode: int | None = None) -> None:
         """Write a file that is either the old one or the new one. Create the folders that do not exist.
 
-        The file is a new one in any case: nothing is written through a link or to a file that has a second name. One
-        that is not `durable` may be lost or spoilt when the machine goes down, and takes a thousandth of the time.
-        The file has exactly the `mode`; without one, what the umask leaves of 0666.
+        The file is always new: nothing is written through a link or to a file with a second name. If
+        not `durable`, the file may be lost or damaged in a crash of the machine, but writing takes a thousandth of
+        the time. The file gets exactly `mode`; without a mode, 0666 reduced by the umask.
         """
         with self.written(name, chunks, durable=durable, mode=mode):
             pass
@@ -246,7 +246,7 @@ class UntrustedFolder:
             # Nobody can guess the name and take it first. A name has at most 255 bytes.
             temporary = f".{last[:200]}.{os.getpid()}-{secrets.randbelow(1 << 64)}"
             try:
-                # The mode is given when the file is made: a later chmod leaves a moment for others to open it.
+                # The mode is set at creation: before a later chmod, others could open the file.
                 descriptor = os.open(temporary, _NEW_FILE, 0o666 if mode is None else mode, dir_fd=at)
                 with os.fdopen(descriptor, "wb") as file:
                     if mode is not None:
@@ -272,12 +272,15 @@ class UntrustedFolder:
             return FileIO(os.open(last, _NEW_FILE, 0o666, dir_fd=at), "wb")
 
     def update(self, name: str) -> FileIO:
-        """Open a regular file to read and write, without a buffer. Make it, and its folders, if they do not exist."""
+        """Open a regular file to read and write, without a buffer.
+
+        Create the folder and its parents if they do not exist.
+        """
         with self._parent(name, make=True) as (at, last):
             return FileIO(_open_file(at, last, os.O_RDWR | os.O_CREAT), "r+b")
 
     def make_link(self, name: str, target: str) -> None:
-        """Make a link that leads to a text, wherever that is. Create the folders; raises FileExistsError."""
+        """Create a link with this target, which need not exist. Create the folders; raises FileExistsError."""
         with self._parent(name, make=True) as (at, last):
             os.symlink(target, last, dir_fd=at)
 
@@ -287,13 +290,13 @@ class UntrustedFolder:
             os.replace(file, last, dst_dir_fd=at)
 
     def remove(self, name: str) -> None:
-        """Remove a name that is not a folder, or nothing if it is gone. Of a link it removes the link."""
+        """Remove a file or link; do nothing if it is missing. Of a link it removes the link."""
         with suppress(FileNotFoundError), self._parent(name) as (at, last):
             # By descriptor: a link that replaces a folder above cannot redirect the removal.
             os.unlink(last, dir_fd=at)
 
     def remove_folder(self, name: str) -> None:
-        """Remove a folder with everything in it, or nothing if it is gone."""
+        """Remove a folder with its contents; do nothing if it is missing."""
         with suppress(FileNotFoundError), self._parent(name) as (at, last):
             with _open_with_access(at, last, (self.path / name).parent) as below:
                 below.empty()
@@ -330,7 +333,7 @@ class UntrustedFolder:
                 waiting = set(deep)
 
     def _list_some(self, but: set[str]) -> list[tuple[str, bool]]:
-        """Return names in the folder, and which are folders: all, or as many as are worth holding in memory."""
+        """Return names in the folder and whether each is a folder: all names, or as many as memory allows."""
         with os.scandir(self._descriptor) as listed:
             entries = ((entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed if entry.name not in but)
             return list(itertools.islice(entries, _AT_ONCE))
@@ -343,7 +346,7 @@ class UntrustedFolder:
 
     @contextmanager
     def _parent(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Open the folder that a name lies in, for a while: its descriptor, and the name's last part."""
+        """Open the parent folder of a name; yield its descriptor and the last part of the name."""
         *above, last = _parts(name)
         with self.folder("/".join(above), make=make) as folder:
             yield folder._descriptor, last
@@ -360,8 +363,8 @@ class TooLarge(OSError):
 class UntrustedPath:
     """A name below a folder that others may have filled, such as a wheelhouse in a stranger's checkout.
 
-    It serves as a path does. Each access opens `root`, which the user named, through links if it is one, and follows
-    no link below it; what writes makes `root` if it does not exist. It is not `os.PathLike`: nothing else can open
+    It serves as a path does. Each access opens `root`, which the user named and which may be a link, and follows no
+    link below it. Methods that write create `root` if it is missing. It is not `os.PathLike`: nothing else can open
     it. Every method raises OSError, NotPlain where a link or another kind of file is in the way.
     """
 
@@ -402,7 +405,7 @@ class UntrustedPath:
             raise
 
     def status(self) -> os.stat_result | None:
-        """Return its own status, a link's too; None if it is not there."""
+        """Return the status of the name itself, even of a link; None if it is missing."""
         with suppress(FileNotFoundError, NotPlain), self._opened() as (root, name):
             return root.status(name)
         return None
@@ -424,7 +427,7 @@ class UntrustedPath:
         return status is not None and stat.S_ISDIR(status.st_mode)
 
     def entries(self) -> list[UntrustedPath]:
-        """Return what is in the folder, by name; nothing where there is no folder."""
+        """Return the folder's entries by name; empty if there is no folder."""
         with suppress(FileNotFoundError, NotPlain), self._opened() as (root, name), root.folder(name) as folder:
             return [self / entry for entry in sorted(os.listdir(folder.fileno()))]  # noqa: PTH208 - a descriptor
         return []
@@ -444,7 +447,7 @@ class UntrustedPath:
     def read(self, most: int) -> bytes:
         """Return the bytes of a regular file; raises TooLarge for more than `most`."""
         with self.open() as file:
-            # One byte more tells that the file is too large, whatever its size was said to be.
+            # Read one byte more: it shows that the file is too large, whatever its reported size.
             data = file.read(most + 1)
         if len(data) > most:
             raise TooLarge(most, str(self))
@@ -478,22 +481,22 @@ class UntrustedPath:
             return root.create(name)
 
     def make(self, *, private: bool = False) -> None:
-        """Make the folder, and those above it, where they do not exist; if `private`, for this user alone."""
+        """Create the folder and its parents if they do not exist; if `private`, only for this user."""
         with self._opened(make=True) as (root, name):
             root.folder(name, make=True, mode=0o700 if private else 0o777).close()
 
     def receive(self, file: Path) -> None:
-        """Take a file of the caller's, on the same file system, in this place."""
+        """Move a file of the caller, on the same file system, to this place."""
         with self._opened(make=True) as (root, name):
             root.receive(file, name)
 
     def remove(self) -> None:
-        """Remove a name that is not a folder, or nothing if it is gone. Of a link it removes the link."""
+        """Remove a file or link; do nothing if it is missing. Of a link it removes the link."""
         with suppress(FileNotFoundError, NotPlain), self._opened() as (root, name):
             root.remove(name)
 
     def remove_folder(self) -> None:
-        """Remove a folder with everything in it, or nothing if it is gone."""
+        """Remove a folder with its contents; do nothing if it is missing."""
         with suppress(FileNotFoundError), self._opened() as (root, name):
             root.remove_folder(name)
 
@@ -531,7 +534,7 @@ def remove_folder(path: Path) -> None:
 
 
 def open_up(path: Path, depth: int) -> None:
-    """Let this user into a folder and the folders in it, `depth` levels down, where a container took that right away.
+    """Restore this user's access to a folder and its subfolders, `depth` levels down, if a container removed it.
 
     Folders of other users stay as they are. Do nothing where the folder does not exist. Raises OSError.
     """
@@ -577,7 +580,7 @@ def _open_file(at: int, name: str, flags: int = 0) -> int:
             descriptor = os.open(name, _FILE, dir_fd=at)
     except OSError as error:
         raise _error_of(error, name, at) from error
-    # Asked of the descriptor: the name may stand for another file by now.
+    # Use the descriptor: the name may mean another file by now.
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
@@ -588,7 +591,7 @@ def _open_file(at: int, name: str, flags: int = 0) -> int:
 def _open_with_access(at: int, name: str, path: Path) -> UntrustedFolder:
     """Open a folder whose mode may forbid that, and let this user into it."""
     try:
-        # O_PATH needs no right to read. The kernel opens the very folder again that this descriptor stands for.
+        # O_PATH needs no right to read. The kernel reopens exactly the folder of this descriptor.
         handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
     except OSError as error:
         raise _error_of(error, name, at) from error
@@ -602,7 +605,7 @@ def _open_with_access(at: int, name: str, path: Path) -> UntrustedFolder:
 
 
 def _error_of(error: OSError, name: str, at: int | None) -> OSError:
-    """Return the error to raise: NotPlain where the name stands for another kind of file."""
+    """Return the error to raise: NotPlain if the name is another kind of file."""
     if error.errno not in _OTHER_KIND:
         return error
     try:

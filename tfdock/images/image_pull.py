@@ -1,8 +1,8 @@
 """Pull wheels from a registry into the wheelhouse (`pull`). Arriving bytes are kept, and used when they are verified.
 
 A wheel is written beside its record, where no installer looks. Meanwhile the digest of its layer is computed. Then
-the wheel is checked against its RECORD like any other, and moved into the wheelhouse as a build would do it. A pull
-that breaks off or is killed leaves what arrived, and the next one continues behind it.
+the wheel is checked against its RECORD like any other, and moved into the wheelhouse as a build would do it. An
+interrupted pull keeps the received bytes, and the next pull continues after them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tfdock.wheelhouse.store import PULLED, WheelFile, Wheelhouse
 _BLOCK = 1 << 20
 _ROOM = 64 << 20  #: Bytes that are left free on the wheelhouse's disk.
 
-#: Reads every member of a wheel of that name, and checks it against its RECORD; raises WheelError.
+#: Reads every member of a wheel and checks it against RECORD; raises WheelError.
 Read = Callable[[BinaryIO, str], WheelFacts]
 
 
@@ -44,9 +44,9 @@ def _ignore(_: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulledImage:
-    """A build in the wheelhouse, and how it came there. `status` is `pulled` or `up-to-date`.
+    """A build in the wheelhouse, and its origin. `status` is `pulled` or `up-to-date`.
 
-    `received` bytes of wheels came from the registry now. `kept` bytes were here from a pull that broke off.
+    `received` bytes of wheels came from the registry now. `kept` bytes were here from an interrupted pull.
     """
 
     status: str
@@ -97,7 +97,8 @@ class ImagePull:
         )
         with self._wheelhouse_errors():
             record = self.wheelhouse.complete_record(build_id, build.fingerprint)
-            # Two builds of one fingerprint may have other bytes: then the image's take their place.
+            # Two builds with one fingerprint may differ in their bytes; then the image's files replace the present
+            # ones.
             if record and record["wheels"] == build.record["wheels"]:
                 return result
             self.received = self.kept = 0
@@ -141,7 +142,7 @@ class ImagePull:
 
     def _fetch(self, image: StoredImage, wheel: FoundWheel, part: UntrustedPath) -> None:
         """Fetch a wheel into a file of its own. A file that turns out to be different is removed."""
-        # Never more than the wheel has: another pull may have left the part.
+        # Never more bytes than the wheel has: another pull may have written the part.
         # A packed layer cannot be continued in its middle.
         begun = min(part.size, wheel.size) if not wheel.packed else 0
         self._check_room(wheel.size - begun)
@@ -152,10 +153,10 @@ class ImagePull:
                 self._take(image, wheel, file, begun)
         except VerificationFailed:
             part.remove()
-            # Every byte came from the registry just now, so it is to blame.
+            # All bytes came from the registry just now, so the registry is at fault.
             if not begun:
                 raise
-            # A disk may lose what a machine that went down had written: whose fault it is, the second time tells.
+            # A crash may have damaged the earlier bytes, so a second try decides whether the registry is at fault.
             self.say(f"the partial download of {wheel.file} is damaged: it is downloaded again")
             self._fetch(image, wheel, part)
         else:

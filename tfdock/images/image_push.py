@@ -96,7 +96,7 @@ class Push:
         self._say(f"{wheel.file}: {'sent' if sent else 'is there'}")
 
     def _put(self, reference: str, content: Content, before: FoundManifest | None) -> None:
-        """Make a tag, or a digest, stand for a manifest whose blobs are there."""
+        """Point a tag or digest to a manifest whose blobs are in the registry."""
         new = before is None or before.digest != content.digest
         if new:
             self._repository.put_manifest(reference, content.media_type, content.manifest)

@@ -47,7 +47,7 @@ def moving_tag(build_id: str) -> str | None:
     """Return the tag of the newest build of a minor release, for any platform; None if there is none.
 
     An example is `2.18-py3.11-cuda12.5-sm86`. Of the components only the toolkit stays, by its minor version. A
-    pre-release keeps its whole version: who asks for the release does not mean it.
+    pre-release keeps its whole version, so that a request for the release does not match it.
     """
     match = _BUILD_ID.fullmatch(build_id)
     if not match:
@@ -69,7 +69,7 @@ def moving_tag(build_id: str) -> str | None:
 
 
 def is_promise(tag: str) -> bool:
-    """Return whether a tag stands for one build, by its fingerprint or build id, and for no other ever."""
+    """Return whether a tag is fixed to one build, by its fingerprint or build id."""
     return bool(_OF_FINGERPRINT.fullmatch(tag) or _OF_BUILD.fullmatch(tag))
 
 
@@ -77,7 +77,7 @@ def broken_promise(tag: str, builds: Iterable[FoundBuild]) -> str:
     """Return how an image breaks the promise of its tag, in words; empty if it keeps it, or if the tag promises
     nothing.
 
-    A build id and a fingerprint stand for one build; every other tag may be moved.
+    A build id or fingerprint tag is fixed to one build; every other tag may be moved.
     """
     builds = tuple(builds)
     if _OF_FINGERPRINT.fullmatch(tag):
@@ -94,7 +94,7 @@ def broken_promise(tag: str, builds: Iterable[FoundBuild]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipment:
-    """The images to send. `images` holds each image once, also those of indexes. `tags` maps each tag to its content.
+    """The images to send. `images` has each image once. `tags` maps each tag to its content.
 
     `unmoved` are the build ids that get no moving tag because they are not in the trust domain `release`.
     """

@@ -40,9 +40,9 @@ WHEEL_IMAGES = ArtifactKind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredImage:
-    """An image of wheels that is well formed, as far as that is known without its wheels.
+    """An image of wheels whose form is valid; its wheels have not been read yet.
 
-    `named` is the name that was asked for. `digest` is that of the manifest for its platform.
+    `named` is the requested name. `digest` is that of the manifest for its platform.
     """
 
     named: NamedArtifact
@@ -124,7 +124,7 @@ def _small_blob(repository: Repository, blob: Descriptor, most: int) -> bytes:
 
 
 def _no_wheels_error(named: NamedArtifact, digest: Digest) -> TfdockError:
-    # A tag of a build never names anything else: it was moved, which is worse than a wrong name.
+    # A build's tag must never name anything else: it was moved, which is worse than a wrong name.
     if is_promise(named.image.tag or ""):
         return _moved_tag_error(named.image, digest, "it is something else than wheels")
     return named.other_kind(digest)
@@ -168,7 +168,7 @@ class ImageLookup:
     def images(
         self, plan: BuildPlan, lock: LockFile | None, failed: Callable[[NetworkError], object]
     ) -> Iterator[StoredImage]:
-        """Yield the images that hold the build, as they are found. A registry that cannot be asked goes to `failed`.
+        """Yield the images that hold the build, as they are found. A failed registry is added to `failed`.
 
         Raises VerificationFailed for a malformed image.
         """
@@ -186,7 +186,7 @@ class ImageLookup:
     def _find_in(self, repository: ImageRef, plan: BuildPlan) -> StoredImage | None:
         # The fingerprint first: under the build id another build may have been pushed since.
         tags = (fingerprint_tag(plan.fingerprint), plan.build_id)
-        # That of the wheel, not of this machine: the engine may be another one.
+        # The platform of the wheel, not of this machine: the engine may run on another machine.
         platform = machine_platform(plan.build_id.rpartition("-")[2])
         for tag in tags:
             image = find_image(repository.tagged(tag), platform, self.check)
@@ -203,7 +203,7 @@ def _is_of(plan: BuildPlan, build: FoundBuild) -> bool:
 
 
 def native_refusal(plan: BuildPlan) -> Incompatible | None:
-    """Return why no registry is asked for a plan; None if it may be asked."""
+    """Return why no registry is queried for a plan; None if a query is allowed."""
     resolution = plan.resolution
     # The fingerprint does not name the CPU, so another machine's build would look the same.
     if not any(NATIVE.search(option) for option in (*resolution.flags, *resolution.optimize)):

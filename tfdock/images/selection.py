@@ -1,6 +1,6 @@
 """Select finished builds for images: by profile, by wheel or by build id. Their wheels are held open meanwhile.
 
-Only builds with a record are taken: they were built here, or pulled, and verified. Each wheel is hashed once for the
+Only builds with a record are used: they were built or pulled, and verified. Each wheel is hashed once for the
 image, which shows whether it still matches its record.
 """
 
@@ -96,7 +96,7 @@ class WheelSelection:
         return self._complete_build(self.wheelhouse, trusted) or self._raise_gone(trusted)
 
     def _build_of_wheel(self, path: Path) -> WheelBuild:
-        """Return the build of a wheel: in the wheelhouse where it lies, or the build whose wheel it is a copy of."""
+        """Return the build of a wheel: in the wheel's own wheelhouse, or the build of which the wheel is a copy."""
         if not path.is_file():
             fix = "check the path; `tfdock build` prints the path of each wheel"
             raise ProfileError.of("wheel-not-found", f"wheel not found: {path}", fix)
@@ -118,7 +118,7 @@ class WheelSelection:
     def _records(
         self, house: Wheelhouse, build_id: BuildId | None = None, *, naming: str = ""
     ) -> list[_StoredDocument]:
-        """Return records of verified builds, of one build id or with that word: `release` first, then the newest."""
+        """Return records of verified builds that match a build id or word: `release` first, then the newest."""
         documents = []
         for file in house.record_files(build_id):
             try:
@@ -209,7 +209,7 @@ class _StoredDocument:
 
 
 class WheelLayer:
-    """A wheel that is held open, so that its bytes stay the same when its name is given to another file.
+    """An open wheel, whose bytes stay the same even if another file gets its name.
 
     It is read once for the hash, and streamed after that. Raises OSError.
     """
@@ -275,7 +275,7 @@ class _Joined(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         space = memoryview(buffer).cast("B")
         if self._begin <= self._at < self._end:
-            # Sought each time, because `hashed` and other streams move the same position.
+            # Seek each time, because `hashed` and other streams move the same position.
             self._file.seek(self._at - self._begin)
             data = self._file.read(min(len(space), self._end - self._at))
         elif self._at < self._begin:

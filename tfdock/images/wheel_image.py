@@ -151,7 +151,7 @@ class WheelImage:
 
     @cached_property
     def wheels(self) -> tuple[ImageWheel, ...]:
-        """Its wheels by name: a layer each, in this order."""
+        """Its wheels by name, one layer for each, in this order."""
         return tuple(sorted_wheels(self.builds))
 
     @cached_property

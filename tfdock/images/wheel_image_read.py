@@ -63,11 +63,11 @@ class Labelled:
     labels: Mapping[str, str]
     wheels: tuple[FoundWheel, ...]
     papers: Descriptor  #: The blob of the layer with everything except the wheels.
-    papers_content: str  #: The digest of that layer's content; another one than the blob's if the blob is packed.
+    papers_content: str  #: The digest of the layer's content; it differs if the blob is packed.
 
 
 def is_wheel_image(manifest: Manifest) -> bool:
-    """Return whether a manifest says that it is an image of wheels, and nothing else."""
+    """Return whether a manifest declares an image of wheels; nothing else is checked."""
     return manifest.artifact_type == ARTIFACT_TYPE
 
 
@@ -122,7 +122,7 @@ def platforms(data: bytes) -> dict[str, Descriptor]:
 def _platform(node: Mapping[str, Any]) -> str:
     """Return a platform, such as `linux/arm/v7`; empty if the document does not name one."""
     parts = [node.get("os"), node.get("architecture"), *([node["variant"]] if "variant" in node else [])]
-    # The words go into messages and options, so they are plain and short.
+    # The values appear in messages and options, so they are limited to short plain text.
     is_valid = all(isinstance(word, str) and re.fullmatch(r"[a-z0-9_]{1,32}", word) for word in parts)
     return "/".join(parts) if is_valid else ""
 
@@ -141,7 +141,7 @@ def machine_platform(machine: str) -> str:
 def read_labels(manifest: Manifest, config: bytes) -> Labelled:
     """Return what an image says of itself.
 
-    Raises Malformed if its parts disagree, or if tfdock would not write it so.
+    Raises Malformed if its parts disagree, or differ from the form that tfdock writes.
     """
     node = parse(dict[str, Any], config)
     # Another tool's manifest has Docker's media types and packed layers. Ours has neither.
@@ -176,7 +176,7 @@ def _platform_of(wheels: Iterable[FoundWheel]) -> str:
 
 
 def _labels(node: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
-    """Return our labels. They stand in the configuration, and the same in a manifest that we wrote."""
+    """Return our labels. They are in the configuration, and also in a manifest written by tfdock."""
     config_labels = _config_labels(node)
     if config_labels is None or not all(isinstance(value, str) for value in config_labels.values()):
         raise Malformed("its configuration has no labels")
@@ -227,7 +227,7 @@ def _wheel_of(row: Mapping[str, Any], layer: Descriptor, content: str) -> FoundW
     packed = layer if layer.media_type in PACKED_TYPES else None
     if packed:
         layer = Descriptor(media_type=LAYER_TYPE, digest=Digest(content), size=size)
-    # Known before the download: a layer of another size holds something else too.
+    # Check before the download: a layer of another size must have other contents.
     if layer.size != size:
         raise Malformed(
             f"the layer of {row['file']} has {layer.size} bytes, but with that wheel it would have {size}"
@@ -281,10 +281,10 @@ def _sums(data: bytes | None) -> dict[str, str]:
     """Return file -> sha256, by the lines of SHA256SUMS."""
     if data is None:
         raise Malformed(f"it has no {SUMS}")
-    # Bytes that are no UTF-8 give a name that no wheel has, and are refused with it.
+    # Bytes that are not UTF-8 give an invalid wheel name, which is refused.
     lines = [_SUM_LINE.fullmatch(line) for line in data.decode("utf-8", "replace").splitlines()]
     sums = {match[2]: match[1] for match in lines if match}
-    # One number shows both: a line that is no sum, and a name that comes twice.
+    # Comparing the count finds invalid lines and repeated names.
     if len(sums) < len(lines):
         raise Malformed("SHA256SUMS has invalid lines, or a name twice")
     return sums

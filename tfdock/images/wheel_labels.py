@@ -69,8 +69,8 @@ def _description(records: Sequence[Mapping[str, Any]]) -> str:
 def foreign_record(name: str, wheel: ImageWheel, version: str, python: str, verification: Any) -> Mapping[str, Any]:
     """Return a stand-in for the record of a wheel from elsewhere: only facts from the wheel itself.
 
-    `name` stands for its build id. `python` is the version that shall run it, `verification` the document of the
-    checks that it passed.
+    `name` stands for its build id. `python` is the version for the wheel, `verification` the document of its passed
+    checks.
     """
     choices = {"tensorflow": version, "python": python}
     return {
@@ -118,13 +118,13 @@ def _license(metadata: bytes) -> str:
 
 
 def plan_choices(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what a build's plan chose; a record that came from elsewhere may hold anything there."""
+    """Return the choices of a build's plan; in an untrusted record they may be anything."""
     choices = _map(record.get("plan")).get("choices")
     return [choice for choice in choices if isinstance(choice, Mapping)] if isinstance(choices, list) else []
 
 
 def plan_choice(record: Mapping[str, Any], name: str) -> str:
-    """Return what a build's plan chose for a field; empty where its record does not say."""
+    """Return the plan's choice for a field; empty if the record lacks it."""
     choices = (choice for choice in plan_choices(record) if choice.get("field") == name and "value" in choice)
     return next((str(choice["value"]) for choice in choices), "")
 
@@ -138,6 +138,6 @@ def _join_unique(values: Iterable[str]) -> str:
 
 
 def _common_value(values: Iterable[str]) -> str:
-    """Return the value that all have in common; empty if they differ."""
+    """Return the common value; empty if the values differ."""
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else ""

@@ -120,7 +120,7 @@ def wheel_bytes(wheel: FoundWheel, pieces: Iterable[bytes], start: int = 0) -> I
 
 
 def _describe_intruder(head: bytes, actual: bytes, file: str) -> str:
-    """Return what stands in place of a wheel, in words."""
+    """Describe the content found in place of a wheel."""
     start = next(
         position
         for position in range(0, len(head), BLOCK)

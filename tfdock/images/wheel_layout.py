@@ -45,7 +45,7 @@ def documents(
     yield "index.json", canonical_json({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
     names: dict[str, list[str]] = {image.digest: [] for image in images}
     for tag, content in sorted(tags.items()):
-        # An engine cannot load what is for several platforms: it has their images, without this name.
+        # An engine cannot load an index of several platforms: it gets their images without this name.
         if isinstance(content, WheelImage):
             names[content.digest].append(f"{REPOSITORY}:{tag}")
     loaded = sorted(images, key=lambda image: image.digest)

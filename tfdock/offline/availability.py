@@ -87,7 +87,8 @@ def ask(
         ]
         waiting = {answer for answers in asked for answer in answers}
         while waiting:
-            # Not for ever: a signal that another thread got does not wake this one, which alone acts on it.
+            # Wait with a timeout: a signal received by another thread does not wake the main thread, which must
+            # handle it.
             waiting = wait(waiting, _LOOK_SECONDS).not_done
         return [[answer.result() for answer in answers] for answers in asked]
 

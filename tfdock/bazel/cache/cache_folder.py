@@ -100,7 +100,7 @@ class DiskCache:
 
     @property
     def release(self) -> DiskCache | None:
-        """The disk cache of the domain `release`, which is below this cache; None if this is that cache."""
+        """The lower layer: the disk cache of the domain `release`. None if this is `release`."""
         return None if self.domain == RELEASE else DiskCache(self.cache, self.toolchain)
 
     @property

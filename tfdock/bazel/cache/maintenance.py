@@ -309,7 +309,7 @@ class PrunedCache:
 
 @contextmanager
 def alone(cache: CacheFolder, disks: Iterable[DiskCache]) -> Iterator[None]:
-    """Hold the folder and disk caches alone; raise Locked (`cache-locked`) at once if another process uses them.
+    """Lock the folder and disk caches exclusively, or raise Locked (`cache-locked`) at once if they are in use.
 
     If a build removed its user's permissions on folders of its disk cache, they are restored.
     """

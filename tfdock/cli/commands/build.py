@@ -211,7 +211,7 @@ def build(
 
 
 def _detach(session: BuildSession, prepared: Sequence[PreparedBuild], *, force: bool) -> Callable[[Result], None]:
-    """Continue in a child process; the command itself ends, and names the child. Return what notes a build's end.
+    """Continue in a child process; the command prints its id and ends. Return the recorder of a build's end.
 
     Raises EngineUnavailable before that.
     """

@@ -74,8 +74,8 @@ def libraries(
 ) -> Libraries:
     """Return the accelerator's libraries for a wheel that `python` (`3.11`) shall run, with the toolkit's versions.
 
-    `offered` are the lines of the wheel's own extra. They are taken if they bring the libraries that the wheel opens.
-    A wheel that was built with another version of the toolkit than the official wheel still names the official
+    `offered` are the lines of the wheel's own extra. The packages are used if they provide the libraries that the
+    wheel opens. A wheel built with another toolkit version than the official wheel still requires the official
     version. `components` are the versions of the build, as far as they are known better than from the wheel.
     """
     rows = opened_libraries(knowledge, inspection, with_driver=False)
@@ -128,7 +128,7 @@ class _Versions:
         """Return `13.0` for 13.0.2; empty if the minor version is not known."""
         built = built_with(self.inspection, component)
         exact = self.components.get(component, built)
-        # A record may be anybody's: the wheel's own word counts as far as it goes.
+        # A record may be untrusted, so the wheel's own metadata has priority.
         parts = (exact if exact.startswith(built) else built).split(".")
         return ".".join(parts[:2]) if len(parts) > 1 and all(part.isdecimal() for part in parts[:2]) else ""
 

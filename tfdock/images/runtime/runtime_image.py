@@ -75,7 +75,7 @@ class RuntimeImageRequest:
 class BuiltRuntimeImage:
     """An image to run a wheel in, which the engine has."""
 
-    status: Literal["built", "up-to-date"]  #: `up-to-date`: it was there, with that name.
+    status: Literal["built", "up-to-date"]  #: `up-to-date`: the image existed with this name.
     name: str  #: Its name.
     id: str  #: Its id on the engine.
     size: int  #: Bytes.
@@ -107,7 +107,10 @@ class _BuildInput:
 
 
 def default_tag(build_id: str, *, gpu: bool = True, variables: Mapping[str, str] | None = None) -> str:
-    """Return the default tag of a build's image, of at most 128 characters. What it lacks or sets is part of it."""
+    """Return the default tag of a build's image, of at most 128 characters.
+
+    The tag also shows that GPU libraries are left out, or that variables are set.
+    """
     end = "" if gpu else _NO_GPU
     if variables:
         end += f"-x{hashlib.sha256(repr(sorted(variables.items())).encode()).hexdigest()[:8]}"
@@ -178,7 +181,7 @@ class _RuntimeBuild(TrialContainers):
         build_input = _build_input(image, base, contents)
         image_found = supervisor.engine.image(self._request.name)
         status: Literal["built", "up-to-date"] = "up-to-date"
-        # The label is a hash of everything in the image, so an equal one needs no build and no trial.
+        # The label is a hash of everything in the image, so an image with an equal label needs no build or trial.
         if image_found is None or image_found.labels.get(CONTENTS_LABEL) != build_input.key:
             status, image_found = "built", self._make(image, build_input, base)
         return BuiltRuntimeImage(
@@ -274,7 +277,7 @@ class _RuntimeBuild(TrialContainers):
             return ()
         folder = self.fetch_requirements(base, lines, limits, known=known)
         wheels = sorted(folder.glob("*.whl"))
-        # A package that has only a source archive ran code of its own in the container where these were made.
+        # The build of a source-only package ran its own code in the container that made these files.
         for path in wheels:
             if not _is_wheel(path):
                 raise ProfileError.of(
@@ -288,7 +291,7 @@ class _RuntimeBuild(TrialContainers):
 
     def _image(self, reference: ImageRef, base: ImageInfo, python: str, contents: _Contents) -> RuntimeImage:
         members = [name for path in contents.files.get("accelerator", ()) for name in _members(path)]
-        # An image that never came from a registry has no digest there.
+        # An image that was not pulled from a registry has no registry digest.
         digest = next((name.rpartition("@")[2] for name in base.digests), reference.digest)
         all_labels = labels([self._build.record], self._build.wheels)
         all_labels |= {f"{STANDARD}.base.name": str(reference)} | (
@@ -366,7 +369,7 @@ class _RuntimeBuild(TrialContainers):
             return
         image = ImageRef.parse(self._request.push)
         repository = Repository(image.registry, image.repository, check=self._environment.supervisor.stop.check)
-        with suppress(NetworkError):  # it is the engine that pushes, and it may see what we do not
+        with suppress(NetworkError):  # the engine pushes, and it may reach registries that tfdock cannot
             manifest = repository.manifest(image.tag or "latest")
             if manifest and says_wheels(manifest.data):
                 raise ProfileError.of(
@@ -402,7 +405,7 @@ def _build_input(image: RuntimeImage, base: ImageInfo, contents: _Contents) -> _
 
 
 def _check_same(path: Path, sha256: str) -> None:
-    """Raise WheelRefused if the wheelhouse got another wheel of that name while this one was installed."""
+    """Raise WheelRefused if the wheel in the wheelhouse was replaced while it was installed."""
     if file_sha256(path) != sha256:
         raise WheelRefused.of("wheel-changed", f"{path} was replaced meanwhile", "run the same command again")
 

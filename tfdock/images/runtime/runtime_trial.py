@@ -81,7 +81,7 @@ class RuntimeTrial(TrialContainers):
 
 
 def _describe_failure(name: str, document: Mapping[str, Any] | None) -> str:
-    """Return a check that has not passed, in one line; empty if it passed."""
+    """Return a failed check in one line; empty if it passed."""
     if document is None:
         return f"`{name}`: no result"
     if document.get("outcome") == "passed":
