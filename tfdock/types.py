@@ -28,7 +28,7 @@ def _order(text: str) -> tuple[tuple[int, ...], bool, tuple[int | str, ...]]:
     numbers = match.group() if match else ""
     suffix = text[len(numbers) :]
     parts = tuple(int(part) for part in numbers.split(".")) if numbers else ()
-    # Text and number take turns, so that like is compared with like.
+    # Text and numbers alternate, so that only equal types are compared.
     words = tuple(int(word) if index % 2 else word for index, word in enumerate(re.split(r"(\d{1,50})", suffix)))
     return parts, not suffix, words
 
@@ -214,7 +214,7 @@ class Endpoint:
         return self.scheme in ("http", "https")
 
     def __str__(self) -> str:
-        """Scheme and host: what a record and a message say of it."""
+        """Scheme and host, for records and messages."""
         return f"{self.scheme}://{self.authority}"
 
 
@@ -222,7 +222,7 @@ class Endpoint:
 class Remote:
     """Caches and executors past this machine. `jobs` is how many actions run at once with an executor.
 
-    `upload`: what is built here goes there.
+    `upload`: results of this machine are uploaded.
     """
 
     cache: Endpoint | None = None
@@ -259,9 +259,10 @@ class ExpectedFiles:
 class Mount:
     """A folder a container sees. `kind` is `bind` (source is a path) or `volume` (source is its name).
 
-    On an engine elsewhere each bound folder becomes a volume there. One that is `given` is filled from here for each
-    container. One with a `volume` keeps its contents there, by that name, for all runs to come; and any other for the
-    run. When a container has ended well, the files that `results` expects are copied into `results_folder`.
+    On an engine elsewhere each bound folder becomes a volume there. A mount that is `given` is filled from this
+    machine for each container. A mount with a `volume` keeps its contents in the volume of this name for later runs;
+    other mounts only for the run. When a container has ended well, the files that `results` expects are copied into
+    `results_folder`.
     """
 
     source: str
@@ -302,7 +303,7 @@ class Source:
     leaves_failed_compile: bool = False  #: Whether the next of `refs` is tried where one does not compile.
     #: True for the release's own tag. Patches are apart: they show in names by a hash of their own.
     official: bool = False
-    folder: str = ""  #: Where a local checkout really lies: what its trust domain is named by.
+    folder: str = ""  #: The real path of a local checkout, from which its trust domain gets its name.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,8 +348,8 @@ class WritableFolder:
     """A folder of this machine that a build writes to, as it was found.
 
     `what` is its name for people (`the cache`), `share` the part of a build's disk that lies there, `free` in bytes
-    and `filesystem` the key of its file system, None where that could not be told. `trouble` says why it is of no
-    use, `option` how another folder is chosen.
+    and `filesystem` the key of its file system, None where that could not be told. `trouble` is the reason why the
+    folder is unusable; `option` chooses another folder.
     """
 
     what: str
@@ -371,7 +372,7 @@ class EngineInfo:
     memory: int
     data_root: str
     runtimes: tuple[str, ...] = ()
-    id: str = ""  #: An id that stays, and that no other engine has.
+    id: str = ""  #: A permanent id, unique to this engine.
     address: str = ""  #: Its address, with the source of the address; for people.
     local: bool = True  #: False when the engine runs on another machine, so that its paths are not ours.
     owner: int | None = None  #: The user whose process it is, by number, if it is a process of this machine.

@@ -149,7 +149,7 @@ def read_knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> 
 # --- tables that were read before ---------------------------------------------------------------------------------
 
 _FORMAT = b"1"  #: Part of each name: to be raised when `plain` gives other data for the same text.
-_KEPT = 100  #: Files. Every table has one, and every change of a table leaves one behind.
+_KEPT = 100  #: Files. Every table has a cache file, and every change of a table leaves an old one.
 _NAME = re.compile(r"[0-9a-f]{64}\.json")
 _LARGEST = 64 << 20  #: Bytes of a file that is kept. The largest table has a hundredth.
 

@@ -127,7 +127,8 @@ class WheelLibrary(Row):
 class RequirementLimit(Row):
     """A package without which wheels of these releases cannot be imported.
 
-    Outside of `limit` (`<3.21`) they break too, and say `says`. Without a limit no version is known to break them.
+    Outside of `limit` (`<3.21`) they break too, and say `says`. Without a limit, no version is known to break the
+    wheels.
     """
 
     KEY = ("package", "releases")

@@ -1,6 +1,7 @@
 """Cut out of a log the lines around those that matter, and its end. Pure, in bounded memory.
 
-The excerpt is harmless text: no escape sequences, no control characters, no endless lines. It says what was left out.
+The excerpt is harmless text: no escape sequences, no control characters, no endless lines. The excerpt names the
+omitted parts.
 """
 
 from __future__ import annotations

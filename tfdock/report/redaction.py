@@ -1,6 +1,6 @@
 """Replace the caller's known secrets, names and folders in texts for strangers, and logins in addresses. Pure.
 
-Nothing is guessed: a secret of somebody else stays, and so does one that is written in another way. The user is told
+Nothing is guessed: other people's secrets, and secrets in another spelling, are not replaced. The user is told
 to look.
 """
 
@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-# A password may hold what ends a host, as long as it is no port. Every repeat has a bound: no text takes long.
-#: A login in an address (`https://user:password@host`), also one of which a part was replaced already.
+# A password may contain characters that end a host, unless a port follows. Every repeat has a bound: no text takes
+# long. A login in an address (`https://user:password@host`), also one of which a part was replaced already.
 ADDRESS_LOGIN = re.compile(
     r"(?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]{0,20}://)"
     r"(?P<login>(?:[^/?#\s\"'<>]|<secret>){1,400}|[^/?#\s\"'<>:@]{1,100}:(?!\d{0,5}[/?#])[^\s\"'<>]{1,300})@"
@@ -56,7 +56,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a text with everything known replaced."""
-        # Secrets first: another rule might take out a part of one.
+        # Replace secrets first: another rule might replace a part of a secret.
         text = self._secrets.sub(lambda _: self._counted("<secret>"), text)
         text = ADDRESS_LOGIN.sub(lambda match: f"{match['scheme']}{self._counted('<login>')}@", text)
         return self._names.sub(lambda match: self._counted(self._placeholders[match[0].lower()]), text)

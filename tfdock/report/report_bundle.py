@@ -58,7 +58,7 @@ _VARIABLES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportBundle:
-    """A zip, its files (path -> bytes), notes on what is missing and why, and how often which kind was removed."""
+    """A zip, its files (path -> bytes), notes about missing files, and the number of replacements by kind."""
 
     data: bytes
     name: str
@@ -96,7 +96,7 @@ def bundle(subject: ReportSubject, settings: Settings, preparer: Preparer) -> Re
 def _read_log(
     subject: ReportSubject, preparer: Preparer, notes: list[str]
 ) -> tuple[Diagnosis | None, Excerpt | None]:
-    """Return what the log shows, and the lines of it for the report; add to `notes` what is wrong with the log."""
+    """Return the diagnosis of the log, and its lines for the report; add problems with the log to `notes`."""
     if subject.log is None:
         return None, None
     with open_plain_file(subject.log) as log:
@@ -110,7 +110,7 @@ def _read_log(
 
 
 def _diagnose(log: BinaryIO, subject: ReportSubject, preparer: Preparer, notes: list[str]) -> Diagnosis | None:
-    """Return what a log shows, with the profile as context if its file still says what was built.
+    """Return the diagnosis of a log, with the profile as context if its file is unchanged since the build.
 
     Raises ProfileError for a stranger's log that is not text; a run is reported without the diagnosis.
     """
@@ -171,7 +171,7 @@ def _environment(settings: Settings, preparer: Preparer) -> dict[str, object]:
     Other variables are left out, even their names.
     """
     system = platform.uname()
-    # The settings come from `TFDOCK_…`, so that all of those explain the run.
+    # All `TFDOCK_…` variables are included, because they are settings of the run.
     names = [name for name in os.environ if name.startswith("TFDOCK_") or name in _VARIABLES]
     places = {"cache": settings.cache_dir, "wheelhouse": settings.wheelhouse}
     return {

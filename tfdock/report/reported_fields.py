@@ -1,7 +1,7 @@
 """The fields of our own documents that go into a report; any other field is left out.
 
-A document may come from a newer tfdock or from a stranger: nobody knows what its other fields hold. The known fields
-are free text for the most part (flags, variables, messages): known secrets are replaced in them as well.
+A document may come from a newer tfdock or be untrusted, so the contents of its other fields are unknown. The known
+fields are free text for the most part (flags, variables, messages): known secrets are replaced in them as well.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FIELDS: Mapping[str, Fields | None] = {
 
 
 def keep_fields(node: object, known: Fields | None) -> tuple[object, int]:
-    """Return a document with its known fields alone, and how many others were left out; all of it for None."""
+    """Return a document with only its known fields, and the number of omitted ones; for None the whole document."""
     if known is None:
         return node, 0
     if isinstance(node, list):

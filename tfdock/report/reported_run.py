@@ -30,9 +30,9 @@ _NOBODYS = "the log is not of a build in this wheelhouse: its plan is unknown"
 class ReportSubject:
     """Hold what a report is about. Anything may be missing; `notes` say what, and why.
 
-    `file` is the profile's, None where it is not what was built any more. `fingerprint` is that of the profile as it
-    is now, empty where the profile is refused or not known. `installed` is what `doctor` says of the
-    environment in the folder `environment`.
+    `file` is the profile's file, None if it has changed since the build. `fingerprint` belongs to the present
+    profile; it is empty if the profile is refused or not known. `installed` is what `doctor` says of the environment
+    in the folder `environment`.
     """
 
     name: str
@@ -71,7 +71,7 @@ def _find(name: str | None, house: Wheelhouse, state: Path, preparer: Preparer) 
         if not (runs := failed_runs(house, state)):
             raise _no_failed_run(house)
         return _from_run_document(runs[0])
-    # From the surest to the vaguest: a file says what it is, anything else has to be searched for.
+    # Try the surest meaning first: a file is unambiguous, other names need a search.
     path = Path(name)
     if path.is_dir():
         return _from_folder(UntrustedPath(path), name, house)
@@ -88,7 +88,7 @@ def _find(name: str | None, house: Wheelhouse, state: Path, preparer: Preparer) 
 
 
 def _from_file(path: UntrustedPath) -> ReportSubject | None:
-    """Return what a file is about that somebody named; None for a profile, or any other document."""
+    """Return the subject of a named file; None for a profile or any other document."""
     if path.name.endswith(RUN_SUFFIX):
         return _from_run_document(path)
     if record := _load_record(path):
@@ -129,7 +129,7 @@ def _from_run_document(path: UntrustedPath) -> ReportSubject:
 
 
 def _profile_of(run_document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the profile that a run document has kept; empty where it has none."""
+    """Return the profile stored in a run document; empty if it has none."""
     profile = run_document.get("profile")
     return profile if isinstance(profile, dict) else {}
 
@@ -206,14 +206,14 @@ def _from_profile(name: str, house: Wheelhouse, state: Path, preparer: Preparer)
 
 
 def _is_run_of(path: UntrustedPath, now: ReportSubject) -> bool:
-    """Return whether a run was of a profile: of its build id, or of its file, whatever the file said then."""
+    """Return whether a run belongs to a profile, by its build id or its file; the file's content may differ."""
     document = load_document(path) or {}
     is_file = _profile_of(document).get("path") == str(Path(now.file or "").absolute())
     return is_file or bool(now.fingerprint and document.get("build_id") == now.name)
 
 
 def _add_profile(subject: ReportSubject, preparer: Preparer, name: str) -> ReportSubject:
-    """Return a subject with a profile as it is now, and with its plan where no document has kept one."""
+    """Return a subject with the present profile, and with its plan if no document has stored one."""
     now, notes = _plan_now(name, preparer), list(subject.notes)
     then = (subject.run_document or subject.record or {}).get("fingerprint")
     if subject.plan is None:

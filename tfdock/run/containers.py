@@ -89,7 +89,7 @@ def copy_in(supervisor: Supervisor, spec: ContainerSpec) -> ContainerSpec:
 def _check_mounts(supervisor: Supervisor, spec: ContainerSpec) -> None:
     """Refuse a mount whose source is reached through a link, or lies in a folder that a container could write."""
     bound = [mount for mount in spec.mounts if mount.kind == "bind"]
-    # All of them first: two mounts of one container may lie in each other too.
+    # Check all mounts first: one mount of a container may be inside another.
     supervisor.writable.update(Path(mount.source) for mount in bound if not mount.read_only)
     for mount in bound:
         source = Path(mount.source)
@@ -119,7 +119,7 @@ def _copy_out(supervisor: Supervisor, container: str, spec: ContainerSpec) -> No
 
 def _make_volume(supervisor: Supervisor, mount: Mount, spec: ContainerSpec) -> str:
     """Make the volume for a folder and return its name: for all runs, for this run, or for this container."""
-    # Caches outlive the run. All else carries its label, so that cleaning up finds it.
+    # Caches outlive the run. Everything else has its label, so that the cleanup finds it.
     if mount.volume:
         # Another user could not write to it.
         owner = (spec.user or "0").partition(":")[0]

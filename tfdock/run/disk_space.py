@@ -31,7 +31,7 @@ class DiskSpace:
 
     def is_short(self) -> bool:
         """Return whether a disk has less space than is safe. Once true, it stays true."""
-        # A stopped build frees space. The reason for its end must stay all the same.
+        # A stopped build frees space. The reason for the end of the command must not change.
         if self.short is None:
             self.short = next((name for name, path in self.places.items() if self._nearly_full(path)), None)
         return self.short is not None

@@ -57,7 +57,7 @@ class RunEntry:
 
 @dataclass(frozen=True, slots=True)
 class StrangePath:
-    """A path in the journal that is not from this user's runs, or a folder that stays; and why."""
+    """A path in the journal that is not from this user's runs, or a remaining folder, with the reason."""
 
     path: Path
     why: str
@@ -160,7 +160,7 @@ def _read_ended(folder: Path) -> RunEntry | StrangePath | None:
         return StrangePath(file, "it is not a file of this user")
     entry = RunEntry.read(folder)
     if entry is None:
-        # Killed before its entry was whole, so it made nothing else.
+        # The run was killed before its entry was complete, so it created nothing else.
         remove_folder(folder)
         return None
     return entry if entry.run == folder.name else StrangePath(file, "its entry has the id of another run")

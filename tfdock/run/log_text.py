@@ -79,7 +79,7 @@ def _clean(text: str) -> bytes:
 
 HEAP, SERVER, LINKER, COMPILER = "Bazel's own Java heap", "Bazel's server", "the linker", "a compiler"
 
-# The first match counts: the lines that a killed server leaves say nothing about the server itself.
+# The first match counts: later lines after a killed server do not name the server.
 _WORDS = (
     (HEAP, re.compile(r"java\.lang\.OutOfMemoryError|Bazel (?:ran out of memory|caught OutOfMemoryError)")),
     (SERVER, re.compile(r"Server terminated abruptly \(error code: 14\b")),

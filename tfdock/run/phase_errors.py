@@ -66,7 +66,7 @@ class PhaseErrors:
         # Memory first: what a kill leaves behind may look like any other failure.
         if memory or of_bazel or kill:
             return self._out_of_memory(status, kill, memory=memory, of_bazel=of_bazel)
-        if status in _STOPPED:  # a stop that the user asked for has another error
+        if status in _STOPPED:  # a stop by the user has another error
             how = "killed" if status == _KILLED else f"stopped (exit status {status})"
             return EngineLost.of(
                 "container-killed",
@@ -122,7 +122,7 @@ class PhaseErrors:
     @property
     def _memory_fix(self) -> str:
         """The fix that keeps a build within its memory."""
-        # Fewer jobs cost nothing but time, so they come before more memory.
+        # Fewer jobs only cost time, so they come before more memory.
         if (jobs := self.resources.jobs) > 1:
             return f"set `resources: {{jobs: {jobs // 2}}}`, or give more memory"
         return (

@@ -109,7 +109,7 @@ class Supervisor:
 
     def give_up(self, phase: str) -> None:
         """Raise the reason for a stop: a request, a disk that is nearly full, else the time limit."""
-        # A stop that the user asked for counts most, whatever else is true.
+        # A stop by the user has priority over all other causes.
         self.stop.check()
         progress = self.output.progress
         done = f" after {progress[0]:,} of {progress[1]:,} actions" if progress else ""
@@ -179,7 +179,7 @@ class Supervisor:
         without_logins = LoginFilter(hidden, show)
 
         def output(data: bytes) -> None:
-            # As it came: the filter keeps bytes back, and a tap may go by the pieces.
+            # Pass the original pieces: the filter holds bytes back, and a tap may depend on the pieces.
             if tap:
                 tap.feed(data)
             without_logins.feed(data)
@@ -220,7 +220,7 @@ class Supervisor:
         stopper = self.stopper(gently=cancel.set, by_force=lambda: self.give_up(phase))
         try:
             return self.watch(title, lambda output: produce(output, cancel), stopper, tap=tap, hidden=hidden)
-        except Interrupted:  # the engine's own, which knows only that it was told to stop
+        except Interrupted:  # the engine's error, which only reports the stop
             self.stop.check()
             if stopper.late:
                 self.give_up(phase)
@@ -258,7 +258,7 @@ def clean_up_killed_runs(engine: Engine, info: EngineInfo, settings: Settings, l
             continue
         try:
             left = journal.clean_killed_run(settings, entry, engine)
-        except OSError as error:  # such as files of another user: the rest of one build ends no other
+        except OSError as error:  # for example files of another user: leftovers of one build must not fail another
             listen(events.Notice(text=f"could not clean up after run {entry.run}: {error}"))
         else:
             if not left:

@@ -168,7 +168,7 @@ def facts_of(tables: Mapping[str, bytes]) -> TraceFacts:
     calls = [event for event in events if event.has("tf_function_call")]
     traced = [event for event in calls if event.arg("tf_function_call").startswith("traced")]
     compiling = [event for event in events if any(part in event.name for part in _COMPILING)]
-    # Of what XLA compiles on a CPU, 2.15 tells nothing: it is in the time of the call.
+    # 2.15 reports no XLA compilation on a CPU: it is part of the call's time.
     blind = any(event.arg("tf_function_call").endswith("-xla") for event in calls) and not (
         compiling or devices or any(event.has("hlo_op") for event in events)
     )
@@ -274,7 +274,7 @@ class _Table:
 
 
 def _table(data: bytes | None, place: int) -> _Table:
-    """Return one of a tool's tables; an empty one where the tool gave no answer, or fewer."""
+    """Return one of a tool's tables; an empty table if the tool did not return it."""
     if data is None:
         return _Table()
     found: list[_Table] = parse(list[_Table], data)

@@ -40,7 +40,7 @@ def read_tables(python: Path, profile: UntrustedPath, program: str) -> dict[str,
 
     `trace_viewer` has the events that tell times, `timeline` all of them, compressed.
 
-    Raises VerificationFailed where xprof cannot read it, or says more than fits.
+    Raises VerificationFailed if xprof cannot read the profile, or its output is too large.
     """
     with tempfile.TemporaryDirectory(prefix="tfdock-trace-") as folder:
         place = Path(folder)

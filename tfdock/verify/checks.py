@@ -371,7 +371,7 @@ def _cpu_baseline(knowledge: KnowledgeBase, resolution: Resolution | None, optio
 
 def _cpus(knowledge: KnowledgeBase, options: Sequence[str]) -> str:
     """Return `portable`, the further instruction sets, or the CPU of one machine for `native`."""
-    # Before the features: `native` stands for all that the machine has.
+    # Check this before the features: `native` means all features of the machine.
     native = sorted({match.group() for option in options if (match := NATIVE.search(option))})
     if native:
         return f"the CPU of the machine that builds (`{' '.join(native)}`)"

@@ -115,7 +115,7 @@ class WheelTrial(TrialContainers):
             # Each is an EngineError, and none of them says anything about GPUs.
             except (EngineHung, EngineLost, EngineUnavailable):
                 raise
-            except EngineError as error:  # its GPU runtime is there, and has no GPU to give
+            except EngineError as error:  # the engine has a GPU runtime but no GPU
                 access = GpuAccess(missing=error.problems[0].message)
         return do(runtime, dependencies, access)
 

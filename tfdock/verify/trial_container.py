@@ -127,7 +127,7 @@ def trial_environment(
         except OSError as error:
             raise file_error(error, {"the cache": settings.cache_dir.absolute()}) from error
         finally:
-            # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
+            # Report the first error; the journal lists the leftovers for a later cleanup.
             with suppress(TfdockError, OSError):
                 journal.clean_own_run(settings.state_dir, entry, engine)
 
@@ -254,11 +254,11 @@ class TrialContainers:
                 ),
             )
         make_folder(folder.parent)
-        (kept / "wheels").mkdir(exist_ok=True)  # pip makes none where no line is for this Python
+        (kept / "wheels").mkdir(exist_ok=True)  # pip creates no folder if no line applies to this Python
         try:
             (kept / "wheels").rename(folder)
         except OSError:
-            if not folder.is_dir():  # else another run has put one there meanwhile
+            if not folder.is_dir():  # otherwise another run has created it meanwhile
                 raise
 
     def _spec(

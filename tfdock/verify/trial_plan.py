@@ -116,7 +116,7 @@ def plan_trial(
 
 
 def answered_by_wheel(checks: Iterable[Check]) -> tuple[str, ...]:
-    """Return the names of the checks that the wheel's own code answered. A wheel that lies passes them."""
+    """Return the names of the checks that the wheel's own code answered. A dishonest wheel passes these checks."""
     return tuple(check.name for check in checks if check.name in RUN and check.status != "skipped")
 
 
@@ -186,7 +186,7 @@ def limits_for(knowledge: KnowledgeBase, minor: str) -> tuple[str, ...]:
 
 
 def linked_to_accelerator(knowledge: KnowledgeBase, inspection: Inspection) -> tuple[str, ...]:
-    """Return the accelerator's libraries that the wheel links. Without all of them it cannot even be imported."""
+    """Return the accelerator's libraries that the wheel links. Without all of them, TensorFlow cannot be imported."""
     accelerator = accelerator_of(knowledge, inspection)
     name = accelerator.accelerator if accelerator else ""
     stems = {_stem(row.library) for row in knowledge.runtime_libraries if row.accelerator == name}
