@@ -22,6 +22,8 @@ from tfdock.trace.trace_facts import TraceFacts, facts_of
 from tfdock.trace.xprof_tables import read_tables, sample_server, serve_page, xprof_python
 
 _SECONDS_WITHOUT_STEPS = 30  #: Seconds to record a script without steps.
+#: Measured with 1.15 on a CPU: calls of 0.14 to 0.24 ms took 0.32 to 0.43 ms.
+_SHORT = "recording adds about 0.2 ms to each call of a session: such short steps are quicker without it"
 _MOST_JSON, _MOST_SESSION = 1 << 20, 1 << 28
 
 
@@ -132,7 +134,10 @@ class Tracer:
             timeline=str(timeline),
             facts=facts,
             causes=tuple(causes_of(facts, self.rows)),
-            notes=tuple(_notes(facts)),
+            notes=(
+                *_notes(facts),
+                *([_SHORT] if profile.name == SESSION and (facts.step_seconds or 1) < 0.002 else []),
+            ),
         )
 
 

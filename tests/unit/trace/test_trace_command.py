@@ -187,6 +187,7 @@ def test_a_session_of_1x_needs_no_xprof(python: Path, monkeypatch: pytest.Monkey
     assert (result.exit_code, "1 step of 0.1 ms" in result.stdout) == (0, True), result.output
     assert "XLA       1 cluster of the graph ran compiled" in result.stdout
     assert "page " not in result.stdout
+    assert "note: recording adds about 0.2 ms to each call of a session" in result.stdout
 
 
 def test_a_script_of_1x_without_a_session_is_told(python: Path) -> None:
