@@ -345,11 +345,11 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritableFolder:
-    """A folder of this machine that a build writes to, as it was found.
+    """A folder on this machine that a build writes to, and its state when it was checked.
 
-    `what` is its name for people (`the cache`), `share` the part of a build's disk that lies there, `free` in bytes
-    and `filesystem` the key of its file system, None where that could not be told. `trouble` is the reason why the
-    folder is unusable; `option` chooses another folder.
+    `what` is a readable name (`the cache`). `share` is the part of the build's disk need that falls on this folder.
+    `free` is the free space in bytes, and `filesystem` identifies the file system; both are None if not known.
+    `trouble` is the reason why the folder is unusable; `option` chooses another folder.
     """
 
     what: str

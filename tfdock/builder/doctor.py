@@ -55,9 +55,9 @@ def examine(
     *,
     fix: bool = False,
 ) -> Iterator[PreflightCheck]:
-    """Yield the checks of a build's requirements, most important first; with plans (by file), for each plan.
+    """Yield the checks of a build's requirements, most important first.
 
-    With `fix`, the leftovers of killed runs are removed.
+    With plans (by file), the checks of each plan follow. With `fix`, the leftovers of killed runs are removed.
     """
     info, answer = _ask_engine(engine)
     yield answer

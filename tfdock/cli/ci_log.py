@@ -35,7 +35,7 @@ class CiService:
 
     @contextmanager
     def fold(self, _title: str, /) -> Iterator[None]:
-        """Make the lines of a context a section that can be folded away."""
+        """Print the lines of the `with` block as one section that can be folded."""
         yield
 
     def annotate(self, _problems: Sequence[Problem], /) -> None:

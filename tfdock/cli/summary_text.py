@@ -37,7 +37,7 @@ def lines(bazel: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def actions(bazel: Mapping[str, Any]) -> str:
     """Return a text such as `5 from the disk cache, 13 executed: 9 CppCompile, 4 CppLink`."""
     hits = [f"{count} from {_PLACES.get(source, source)}" for source, count in (bazel.get("sources") or {}).items()]
-    sources = ", ".join(hits or ["none from a cache"])
+    sources = ", ".join(hits or ["no action from a cache"])
     counts = most_first(bazel.get("executed_by_mnemonic"))
     named = [f"{count} {mnemonic or 'of no kind'}" for mnemonic, count in counts[:_KINDS]]
     others = counts[_KINDS:]

@@ -69,6 +69,7 @@ _PREFIX = re.compile(
             r"##\[(?:error|warning|group|debug|section|command)\]|::(?:error|warning|notice)[^:\n]{0,200}::",
             r"E\s{2,7}(?=\S)",  # pytest
             r"(?<!\s) ?\| (?=[^\s|^~+][^|]*$)",  # BitBake; no table, nor what a compiler shows behind more blanks
+            r"\*\*(?=[A-Za-z])",  # Markdown, around a line that was pasted
             r"\s{1,200}",
         ]
     )

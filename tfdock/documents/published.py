@@ -72,7 +72,7 @@ KEPT: dict[str, type] = {
     "run": build_documents.RunDocument,
 }
 
-#: Printed documents whose `schema` has another name. The name `matrix` belongs to the file that a user writes.
+#: Printed documents whose `schema` differs from their own name. `matrix` is already the name of a user's file.
 SCHEMAS = {"matrix-plan": "tfdock.matrix/1"}
 
 

@@ -80,7 +80,7 @@ _DOCKERFILE = _means(
     BuildFailed,
     "dockerfile-refused",
     "the engine does not accept the Dockerfile",
-    "the classic builder knows neither `RUN --mount` nor heredocs; otherwise see the line it names",
+    "the classic builder knows neither `RUN --mount` nor heredocs; with another builder, see the line that it names",
 )
 
 # The HTTP status does not help: 429, 503 and a registry that is down all arrive as 500 with the registry's words.

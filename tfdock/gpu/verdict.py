@@ -210,10 +210,10 @@ def parts_of(library: Library, judge: Callable[[Containers], Verdict | None]) ->
 def combine(parts: Iterable[CodePart]) -> CombinedVerdict | None:
     """Return the verdict on all containers; None without containers.
 
-    The runtime chooses an image for each container. A union of their lists would hide which container lacks one. A
-    container holds the kernels of one source file; TensorFlow has some 280. If a tenth of the containers or more run
-    badly or not at all, the worse verdict applies to TensorFlow. Fewer become a limit. Containers of the device
-    linker (NCCL in TensorFlow, which one GPU never calls) do not count beside others.
+    The runtime chooses code from each container alone, so a union of their lists would hide a container that lacks
+    the code. A container holds the kernels of one source file; TensorFlow has about 280. If a tenth of the containers
+    or more run badly or not at all, the verdict is this worse result. If fewer do, the verdict gets a limit.
+    Containers of the device linker are ignored beside others: in TensorFlow they are NCCL, which one GPU never calls.
     """
     all_parts = tuple(parts)
     counted = [part for part in all_parts if not part.linked] or all_parts

@@ -134,7 +134,7 @@ def _platform_error(image: ImageRef, platform: str, known: Collection[str]) -> I
     return Incompatible.of(
         "wheel-image-platform",
         f"`{image}` has no wheels for {platform}",
-        f"it has them for {', '.join(known)}; for another machine: `--platform {next(iter(known), '')}`",
+        f"the image has wheels for {', '.join(known)}; for another machine: `--platform {next(iter(known), '')}`",
     )
 
 

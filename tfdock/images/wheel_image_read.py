@@ -245,7 +245,7 @@ def builds(image: Labelled, layer: bytes) -> tuple[FoundBuild, ...]:
     _check_names(files, wheels)
     # Equal bytes leave no room for anything that two readers of tars understand differently.
     if archive(files) != layer:
-        raise Malformed("its papers are not put together as tfdock does it")
+        raise Malformed("its layer of records is not packed as tfdock packs it")
     if _sums(files.get(SUMS)) != {wheel.file: wheel.sha256 for wheel in image.wheels}:
         raise Malformed("SHA256SUMS and the labels do not name the same wheels with the same sums")
     # `_check_names` has checked that the second part is a build id.

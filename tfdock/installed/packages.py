@@ -124,7 +124,7 @@ def distributions(path: Sequence[str]) -> dict[str, tuple[str, Path]]:
 
 
 def own_versions(path: Sequence[str]) -> dict[str, tuple[str, Path]]:
-    """Return the same of the packages of `VERSION_FILES`, as their own files say it."""
+    """Return version and folder of the packages in `VERSION_FILES`, read from each package's own version file."""
     found: dict[str, tuple[str, Path]] = {}
     for name, files in VERSION_FILES.items():
         for folder, file in product(map(Path, path), files):

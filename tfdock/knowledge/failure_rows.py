@@ -280,7 +280,10 @@ class CameAndWent(Row):
     releases: str = ""
 
     def stands_in(self, text: str) -> bool:
-        """Return whether a `comparable` text has the name: whole words, and not as the file that the error is in."""
+        """Return whether a `comparable` text contains the name, as whole words.
+
+        The name does not count where it is the file in which the error occurred.
+        """
         begin, end = ("(?<!\\w)" * self.name[0].isidentifier(), "(?!\\w)" * self.name[-1].isalnum())
         return compiled(f"{begin}{re.escape(self.name)}{end}(?![:(]\\d)").search(text) is not None
 
@@ -308,7 +311,7 @@ _of_line = lru_cache(maxsize=16)  #: One line is held against several rows.
 
 @_of_line
 def comparable(line: str) -> str:
-    """Return a line with every kind of quote as ", broken ones too, and no tabs, for matching."""
+    """Return a line for matching: every quote character, garbled ones too, is a double quote, and tabs are spaces."""
     # Most lines are ASCII, for which no expression is needed.
     return line.translate(_PLAIN) if line.isascii() else _QUOTES.sub('"', line).replace("\t", " ")
 

@@ -148,7 +148,7 @@ def libraries(knowledge: KnowledgeBase, component: str, version: str) -> tuple[L
 
 
 def is_made_for(row: LibraryRow, toolkit: str) -> bool:
-    """Return whether a library is made for a toolkit's version, as far as both are written."""
+    """Return whether a library is made for this version of a toolkit, by the parts that both versions have."""
     return not row.toolkits or any(same_minor(toolkit, made) for made in row.toolkits)
 
 

@@ -149,9 +149,9 @@ class SourceArchive(Row):
 
 
 class Estimate(Row):
-    """A figure that plans are made with: `value` in `unit`, for what its name says.
+    """A number that planning uses: `value` in `unit`. The name says what it measures.
 
-    The first row of a name that holds for a release and its accelerator is the one to use.
+    Of several rows with the same name, the first one that applies to the release and its accelerator is used.
     """
 
     estimate: str

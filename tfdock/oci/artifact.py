@@ -81,7 +81,7 @@ class NamedArtifact:
             kind.malformed_code,
             f"the {kind.noun} `{self.image}` {kind.refusal}: {what}",
             kind.malformed_fix,
-            why=f"{digest} has the bytes that it should have, but tfdock does not write {kind.never_written}",
+            why=f"the content of {digest} is undamaged, but tfdock never writes {kind.never_written}",
         )
 
     def other_kind(self, digest: str) -> ProfileError:

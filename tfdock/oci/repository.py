@@ -1,7 +1,7 @@
-"""Manifests and blobs of one repository: read with their digests checked, written in chunks that resume.
+"""Read and write the manifests and blobs of one repository (OCI distribution specification 1.1).
 
-OCI distribution specification 1.1. Content whose digest does not match is refused. A broken download also resumes.
-Logins go to the registry alone, and to the token service that it names.
+Every digest is checked, and content that does not match is refused. Uploads go in chunks. Broken transfers resume.
+Logins are sent only to the registry and to the token service that it names.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def in_domain(plan: BuildPlan, domain: Domain, knowledge: KnowledgeBase) -> Buil
 
 
 def within(remote: Remote, domain: Domain) -> Remote:
-    """Return the remote caches as a domain may use them: every domain reads the uploads of `release`."""
+    """Return the remote caches as far as a domain may use them. Every domain may read what `release` uploaded."""
     # Another domain uploads nothing: its results must not reach builds of releases.
     return remote if domain.is_release else replace(remote, upload=False)
 

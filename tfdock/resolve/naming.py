@@ -15,9 +15,10 @@ MAX_WORDS = 8  #: Longer lists of targets or CPU features are hashed in names.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelNameParts:
-    """The parts of names. `components` are (name, version) pairs in their order; `compiler` only if unusual.
+    """The parts of the names of wheels and images. `components` are (name, version) pairs in the order of a name.
 
-    `project` is the project name in file spelling (`my_tensorflow`), if it is not the release's own.
+    `compiler` is set only if it is not the usual one. `project` is spelt as in file names (`my_tensorflow`), and set
+    only if it is not the release's own project.
     """
 
     version: Version

@@ -143,7 +143,7 @@ class Wheelhouse:
         return record if record and self.stands_for(record, plan.trust.name) else None
 
     def stands_for(self, record: Mapping[str, Any], domain: str) -> bool:
-        """Return whether a build here may be used for the same fingerprint in a trust domain."""
+        """Return whether a build of this wheelhouse may replace one with the same fingerprint in a trust domain."""
         return stands_for(record, domain, pulled=self.pulled_from(record) is not None)
 
     def has(self, build_id: BuildId, fingerprint: str, domain: str) -> bool:

@@ -236,7 +236,7 @@ def test_three_lines_tell_what_happened(staged: Staged, house: Wheelhouse) -> No
     later = record("--copt=-O3", fingerprint="e" * 64)
     told = figures(summarize(later, staged(run="run-2"), house))
     assert list(summary_text.lines(told)) == [
-        ("actions", "none from a cache, 5 executed: 3 CppCompile, 1 CppLink, 1 Genrule"),
+        ("actions", "no action from a cache, 5 executed: 3 CppCompile, 1 CppLink, 1 Genrule"),
         ("longest", "critical path 1.1 s; slowest 0.7 s Compiling prog.cc"),
         ("why", "`--copt=-O3` was added (compared with the build of 2026-11-21 22:00)"),
     ]
@@ -258,7 +258,8 @@ def test_of_many_reasons_three_are_told() -> None:
 def test_of_many_kinds_those_are_named_that_occur_most() -> None:
     told = {"executed": 41, "executed_by_mnemonic": {"A": 1, "B": 2, "C": 3, "D": 4, "E": 5, "F": 6, "G": 20}}
     assert (
-        summary_text.actions(told) == "none from a cache, 41 executed: 20 G, 6 F, 5 E, 4 D, 3 C, 3 of 2 other kinds"
+        summary_text.actions(told)
+        == "no action from a cache, 41 executed: 20 G, 6 F, 5 E, 4 D, 3 C, 3 of 2 other kinds"
     )
 
 

@@ -90,6 +90,19 @@ def test_what_compilers_and_tables_draw_is_no_prefix(line: str) -> None:
     assert (bare(line), bare(f"    {line[:2]}error: a")) == (line, f"{line[:2]}error: a")
 
 
+def test_markdown_around_a_pasted_line_is_no_part_of_it() -> None:
+    (found,) = diagnosed(">>> import tensorflow as tf\n**Illegal instruction (core dumped)**\n").findings
+    assert (found.id, found.line) == ("illegal_instruction", 2)
+
+
+def test_a_line_of_bazel_is_enough_for_a_remedy_of_who_builds() -> None:
+    (found,) = diagnosed(
+        "ERROR: /s/BUILD:7:1: no such package '@x//': java.io.IOException: Error downloading [https://x/a.gz] to "
+        f"/c/a.gz: Checksum was {'a' * 64} but wanted {'b' * 64}\n"
+    ).findings
+    assert (found.id, "pip" in found.fix) == ("fetch_checksum", False)
+
+
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("line", [ARCH, KILLED, "ERROR: Config value 'cuda_wheel' is not defined in any .rc file"])
 def test_what_builders_and_ci_systems_put_before_a_line_is_no_part_of_it(prefix: str, line: str) -> None:

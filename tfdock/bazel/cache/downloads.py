@@ -1,7 +1,7 @@
-"""Check Bazel's repository cache after a fetch. Entries whose content does not match their name are removed.
+"""Check Bazel's repository cache after a fetch. Remove entries whose content does not match the hash in their name.
 
-content_addressable/<algorithm>/<hash of the bytes>/file
-content_addressable/<algorithm>/<hash of the bytes>/id-<hash>      empty: for which name it was downloaded
+content_addressable/<algorithm>/<hash of the bytes>/file           the content
+content_addressable/<algorithm>/<hash of the bytes>/id-<hash>      empty; the hash stands for the download's name
 """
 
 from __future__ import annotations

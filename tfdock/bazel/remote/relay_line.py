@@ -16,7 +16,7 @@ SILENCE = 30.0  #: Seconds without an answer after which an endpoint counts as g
 #: Seconds before each try to connect. After the last one, the endpoint counts as gone for the rest of the run.
 _PAUSES = (0.0, 0.3, 1.0, 2.0)
 
-BUFFER = 1 << 17  #: Bytes of a head, and half of the bytes that wait to be read.
+BUFFER = 1 << 17  #: The most bytes of a message's headers. Twice as many received bytes may wait to be read.
 
 Reader = asyncio.StreamReader
 Writer = asyncio.StreamWriter

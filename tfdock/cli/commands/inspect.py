@@ -203,8 +203,8 @@ def _lines(base: KnowledgeBase, inspection: Inspection) -> Iterator[tuple[str, s
         held = ", ".join((*apart.sass, *apart.ptx, *apart.amdgpu))
         count = sum(container.count for container in apart.containers)
         yield (
-            f"  {style.warn('note:')} {count} more containers are constants in the libraries, such as MLIR's "
-            f"kernels, with {held}",
+            f"  {style.warn('note:')} {count} more containers lie among the constants of the libraries, as MLIR's "
+            f"kernels do; they hold {held}",
             " " * 8,
         )
     covered = coverage(base, facts)

@@ -118,7 +118,7 @@ def trace(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the causes that its profile shows, and their fixes.
+    """Print why a script is slow, as its profile shows, and the fixes.
 
     A script runs unchanged. TensorFlow's profiler records some of its steps: calls of a `tf.function`, or of
     `Session.run`.

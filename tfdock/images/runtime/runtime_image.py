@@ -267,7 +267,9 @@ class _RuntimeBuild(TrialContainers):
             return pip_requirements(self._inspection.metadata.requires_dist, extras)
         except InvalidRequirement as error:
             fix = "correct the requirements in its source, and build again"
-            raise ProfileError.of("dependencies-unavailable", f"the wheel requires {error}", fix) from error
+            raise ProfileError.of(
+                "dependencies-unavailable", f"a requirement of the wheel is refused: {error}", fix
+            ) from error
 
     def _wheels_for(
         self, base: ImageInfo, lines: Sequence[str], limits: Sequence[str], *, known: bool
