@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -16,7 +15,6 @@ from typer.testing import CliRunner, Result
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
 from tfdock.cli.commands import bench as bench_command
-from tfdock.cli.console import Style
 from tfdock.knowledge import loader
 
 from ..installed.test_environment import with_module
@@ -104,11 +102,14 @@ def test_the_document_has_what_the_lines_say(python: Path) -> None:
     assert (found["pairs"], found["suite"]["operation"]) == (4, "all together")
 
 
-def test_a_page_shows_what_the_lines_say(python: Path, tmp_path: Path) -> None:
+def test_a_page_shows_what_the_lines_say(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
     page = tmp_path / "faster.html"
     result = bench(python, "--switch", "FACTOR=2", "-o", page)
     assert (result.exit_code, f"wrote {page}" in result.stderr) == (0, True)
     assert "2.000 to 2.000" in page.read_text()
+    assert ">B is slower</td>" in page.read_text()
     for wrong, why in ((tmp_path, "is a folder"), (tmp_path / "none/a.html", "there is no folder")):
         refused = bench(python, "-o", wrong)
         assert (refused.exit_code, why in refused.stderr) == (2, True)
@@ -217,7 +218,7 @@ def test_a_stop_ends_it_and_its_processes(
 def test_a_small_difference_that_is_sure_and_one_that_may_be_large_are_told_apart(python: Path) -> None:
     assert "B is slower, by less than 2 %" in bench(python, "--switch", "FACTOR=1.008").stdout
     unsure = compared(one=[-0.1, 0.26, -0.22, 0.18])["one"]
-    assert bench_command._verdict(unsure, Style(io.StringIO())).startswith("undecided: ")
+    assert bench_command._verdict(unsure).startswith("undecided: ")
 
 
 def test_two_pythons_with_one_tensorflow_are_noted(python: Path, tmp_path: Path) -> None:

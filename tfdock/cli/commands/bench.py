@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shlex
 import sys
@@ -163,7 +162,7 @@ def _write_page(output: Path, timing: Timing, found: Sequence[Comparison], notes
     from tfdock.cli.pages.measured_pages import bench_page  # here: it loads jinja2
 
     sides = zip(timing.versions, timing.sides, strict=True)
-    cells = [(one.operation, *_cells(one, console.Style(io.StringIO()))) for one in found]
+    cells = [(one.operation, *_cells(one)) for one in found]
     page = bench_page([f"tensorflow {version}, {side.name}" for version, side in sides], found, cells, notes)
     write_text(output, page, follow=True)
     console.tell(f"wrote {output}")
@@ -246,18 +245,25 @@ def _lines(timing: Timing, found: Sequence[Comparison]) -> Iterator[str]:
     style = console.Style(sys.stdout)
     for letter, side, version in zip("AB", timing.sides, timing.versions, strict=True):
         yield f"{style.strong(letter)}  tensorflow {console.clean(version)}, {console.clean(side.name)}"
-    rows = [(one.operation, *_cells(one, style)) for one in found]
+    rows = [(one.operation, *_coloured(one, style)) for one in found]
     yield from console.table([tuple(map(style.strong, ("", "A", "B / A", "between", ""))), *rows])
     yield f"one thread, CPU time, {len(timing.figures)} pairs; `between` holds with 95 % for all operations at once,"
     yield "and in the last line for the mean alone"
 
 
-def _cells(one: Comparison, style: console.Style) -> tuple[str, str, str, str]:
+def _coloured(one: Comparison, style: console.Style) -> tuple[str, ...]:
+    *figures, verdict = _cells(one)
+    if one.verdict != "none":
+        verdict = (style.good if one.verdict == "faster" else style.bad)(verdict)
+    return *figures, verdict
+
+
+def _cells(one: Comparison) -> tuple[str, ...]:
     return (
         "" if one.operation == SUITE else f"{1000 * one.seconds[0]:.2f} ms",
         f"{one.ratio:.3f}",
         f"{one.surely_low:.3f} to {one.surely_high:.3f}",
-        _verdict(one, style),
+        _verdict(one),
     )
 
 
@@ -289,8 +295,8 @@ def _results(files: Sequence[Path], style: console.Style) -> Iterator[str]:
             given = [f"{name}={value}" for name, value in side.variables.items()]
             yield console.clean(f"  {letter}  tensorflow {side.tensorflow} {shlex.join(given)}".rstrip())
         for one in result.operations:
-            found.setdefault(one.operation, []).append((name, *_cells(one, style)))
-    found[SUITE] = [(name, *_cells(result.suite, style)) for name, result in results.items()]
+            found.setdefault(one.operation, []).append((name, *_coloured(one, style)))
+    found[SUITE] = [(name, *_coloured(result.suite, style)) for name, result in results.items()]
     rows = [
         ("" if place else console.clean(operation), *row)
         for operation, rows in found.items()
@@ -308,9 +314,9 @@ def _result(file: Path) -> _Result:
     return found
 
 
-def _verdict(one: Comparison, style: console.Style) -> str:
+def _verdict(one: Comparison) -> str:
     if one.verdict != "none":
-        return (style.good if one.verdict == "faster" else style.bad)(f"B is {one.verdict}")
+        return f"B is {one.verdict}"
     if one.excluded > _UNSURE:
         ends = (
             f"{100 * abs(end - 1):.0f} % {'faster' if end < 1 else 'slower'}"
