@@ -90,7 +90,7 @@ class Worker:
             raise self.failure("gives an invalid answer") from None
 
     def from_mark(self):
-        """Drop what is no answer: start-up files of an environment may print too."""
+        """Drop lines before the answer: start-up files of an environment may print some."""
         while b"\n" in self.unread and not self.unread.startswith(MARK):
             self.unread = self.unread.partition(b"\n")[2]
         return self.unread

@@ -281,7 +281,7 @@ class Report:
     def add(self, stats):
         # 1.15 reports what runs on the CPU twice, without its times there.
         for device in (one for one in stats.dev_stats if one.device != "/host:CPU"):
-            # A GPU's own times are those of its streams; the others tell when the host launched them.
+            # The streams of a GPU have the times on the GPU; its other rows have the times of the launches.
             number = self.devices.setdefault(device.device, len(self.devices) + 1)
             for node in device.node_stats:
                 kind = re.search(r" = (\w+)\(", node.timeline_label)

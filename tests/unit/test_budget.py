@@ -21,10 +21,10 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60  #: What a figure may be below its budget, so that not each line is a change here.
 #: Lines of Python in each package.
 PACKAGES = {
-    "": 750, "api": 125, "bazel": 4680, "bench": 325, "builder": 3130, "ci": 765, "cli": 9590, "diagnose": 1520,
+    "": 750, "api": 125, "bazel": 4680, "bench": 325, "builder": 3130, "ci": 765, "cli": 9585, "diagnose": 1520,
     "documents": 1540, "engine": 2505, "gpu": 1965, "host": 2700, "images": 2855, "installed": 1505,
     "knowledge": 2730, "matrix": 1470, "oci": 1365, "offline": 1475, "plan": 3645, "profile": 1435,
-    "report": 1005, "resolve": 4865, "run": 1450, "trace": 1145, "verify": 2030, "wheel": 3280,
+    "report": 1005, "resolve": 4865, "run": 1450, "trace": 1152, "verify": 2030, "wheel": 3280,
     "wheelhouse": 2055,
 }  # fmt: skip
 #: What importing a module loads of ours.

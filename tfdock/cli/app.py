@@ -342,7 +342,7 @@ def local_engine() -> Engine:
 
 
 def is_wheel(place: str) -> bool:
-    """Return whether a place on the command line is a wheel, and no Python."""
+    """Return whether a word of the command line names a wheel."""
     return place.endswith(".whl")
 
 
@@ -355,7 +355,7 @@ def installed_wheels(
     `kept` is what a stop leaves. Raises EngineError without an engine, and what `WheelInContainer.install` raises.
     """
     from tfdock.cli.progress import PlainProgress
-    from tfdock.verify.trial_container import trial_environment
+    from tfdock.verify.trial_container import TrialRequest, trial_environment
     from tfdock.verify.wheel_in_container import WheelInContainer
     from tfdock.wheel.wheel_file import inspected
 
@@ -367,7 +367,8 @@ def installed_wheels(
         with trial_environment(engine, settings, listen, stop, log, paths[0].name, phase) as environment:
             found = []
             for number, (path, inspection) in enumerate(zip(paths, inspections, strict=True)):
-                one = WheelInContainer(environment, knowledge_for(settings), path, inspection, number)
-                one.install([other for other in inspections if other is not inspection], with_gpu=with_gpu)
+                one = WheelInContainer(environment, knowledge_for(settings), path, inspection, TrialRequest())
+                others = [other for other in inspections if other is not inspection]
+                one.install(f"wheel-{number}", others, with_gpu=with_gpu)
                 found.append(one)
             yield found

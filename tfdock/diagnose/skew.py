@@ -71,7 +71,7 @@ class Skew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedParts:
-    """The versions of the parts in a log and a profile, and in the release; `there` are those of the log."""
+    """The versions of the parts in a log and a profile, and in the release. `there` are the log's versions."""
 
     parts: Mapping[str, LogPart]
     there: frozenset[str]

@@ -51,8 +51,8 @@ def run_both(jobs: Iterable[ThreadJob]) -> None:
 class _Work:
     """The remaining jobs; only jobs before `wanted` in the given order still matter.
 
-    `error` is that of the first job that has one. Errors of other jobs are dropped at once, because each holds its
-    job's memory.
+    `error` is the error of the first failed job, in the given order. Other errors are dropped at once, because each
+    holds its job's memory.
     """
 
     def __init__(self, jobs: Iterable[ThreadJob]) -> None:

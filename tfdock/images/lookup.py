@@ -42,7 +42,7 @@ WHEEL_IMAGES = ArtifactKind(
 class StoredImage:
     """An image of wheels whose form is valid; its wheels have not been read yet.
 
-    `named` is the requested name. `digest` is that of the manifest for its platform.
+    `named` is the requested name. `digest` identifies the manifest for its platform.
     """
 
     named: NamedArtifact

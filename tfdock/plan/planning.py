@@ -38,7 +38,7 @@ def make_plan(
     """Decide commands, mounts and limits. Pure: the same arguments give the same plan.
 
     `resources` are the profile's part of that machine. `remote` has this machine's settings for remote caches
-    and executors. A `trusted` build shares the cache of `release`, whatever its source.
+    and executors. A `trusted` build always shares the cache of `release`.
     """
     domain = trust_domain(profile, resolution, knowledge, remote)
     if trusted and not domain.is_release:

@@ -119,8 +119,8 @@ class Preparer:
     ) -> None:
         """Prepare for one machine. `trusted` builds share the disk cache of `release`, whatever their inputs.
 
-        Without `knowledge`, that of the settings is read. `wish` changes each profile. A profile made from options
-        only has the options as its name.
+        Without `knowledge`, the tables of the settings are read. `wish` changes each profile. A profile made from
+        options only has the options as its name.
         """
         self.machine = settings.granted(machine)
         self.allowed = settings.allow_paths

@@ -298,7 +298,7 @@ def cover(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """The purpose of a wheel: GPUs, and a Python if it matters. The accelerator is that of the first GPU."""
+    """The purpose of a wheel: GPUs, and a Python if it matters. The first GPU decides the accelerator."""
 
     knowledge: KnowledgeBase
     gpus: Sequence[Gpu]

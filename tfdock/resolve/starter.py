@@ -197,7 +197,7 @@ def taken_targets(knowledge: KnowledgeBase, devices: StarterDevices, release: st
     """Return the listed targets as a release takes them: `compute_35` for `sm_35` where it makes no SASS alone."""
     try:
         row, _ = release_named(knowledge, release)
-    except ProfileError:  # of an option; whoever resolves the profile refuses it
+    except ProfileError:  # a wrong option: the resolution of the profile reports it
         return list(devices.targets)
     return [taken_target(row, devices.accelerator, target) for target in devices.targets]
 

@@ -105,6 +105,16 @@ class TraceFacts:
     memory: Mapping[str, int]  #: Allocator -> the most bytes that were in use.
     has_shapes: bool  #: Graph operations list their inputs, or there are no graph operations.
 
+    @property
+    def parts(self) -> dict[str, float]:
+        """What a step does -> the part of its time; 0 if not known."""
+        return {
+            "waits for input": self.input_share or 0.0,
+            "computes": self.operation_share or 0.0,
+            "compiles": self.compile_share or 0.0,
+            "traces functions": self.building_share,
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Event:
@@ -289,7 +299,7 @@ def _number(row: Mapping[str, Any], name: str) -> float:
 
 
 def _steps(data: bytes | None, marks: Sequence[_Event]) -> dict[str, float]:
-    """Return the figures of steps in seconds; none where xprof saw no step. Without xprof, those of the marks."""
+    """Return the figures of steps in seconds; none if xprof saw no step. Without xprof, use the marks of steps."""
     if data is None and marks:
         seconds = [mark.dur / 1e6 for mark in marks]
         figures = {"average": sum(seconds) / len(seconds), "minimum": min(seconds), "maximum": max(seconds)}

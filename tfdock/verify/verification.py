@@ -131,7 +131,7 @@ def verify_wheel(
 
 def unsound_wheel(knowledge: KnowledgeBase, error: WheelRefused) -> Verification:
     """Return the verification of a file that `inspected` refuses. Raises the error if the file could not be read."""
-    # Without it the file could not be read, which is no error of the wheel.
+    # Without it the file could not be read, and the wheel is not to blame.
     if not isinstance(error.__cause__, WheelError):
         raise error
     checks = statics.unsound_checks(knowledge, error.__cause__)

@@ -12,11 +12,10 @@ from pathlib import Path
 from tfdock.engine.engine_machine import GpuAccess
 from tfdock.engine.protocol import ImageInfo
 from tfdock.errors import ProfileError, VerificationFailed
-from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.run.supervisor import OutputTap
 from tfdock.types import ExpectedFiles, ImageRef, Mount
 from tfdock.verify.trial import WheelTrial
-from tfdock.verify.trial_container import HERE, TrialEnvironment, TrialRequest, check_not_stopped
+from tfdock.verify.trial_container import HERE, check_not_stopped
 from tfdock.verify.trial_plan import clean_runtime, plan_trial
 from tfdock.wheel.inspection import Inspection
 
@@ -24,28 +23,19 @@ MADE = f"{HERE}/made"  #: The folder in the container for results.
 
 
 class WheelInContainer(WheelTrial):
-    """A wheel in a container's folder. `number` tells several wheels of one container apart."""
+    """A wheel that is installed in a folder of a container."""
 
     _alternatives = ("install the wheel in an environment, and name that",)
     _other_image = "install it in an environment that has {}, and name that"
     _more_memory = "install the wheel in an environment, and name that: there is no limit"
 
-    def __init__(
-        self,
-        environment: TrialEnvironment,
-        knowledge: KnowledgeBase,
-        wheel: Path,
-        inspection: Inspection,
-        number: int,
-    ) -> None:
-        super().__init__(environment, knowledge, wheel, inspection, TrialRequest())
-        self._work = f"wheel-{number}"
-
-    def install(self, others: Sequence[Inspection], *, with_gpu: bool) -> None:
+    def install(self, folder: str, others: Sequence[Inspection], *, with_gpu: bool) -> None:
         """Install it in the clean image that fits it and the `others`; with a GPU only if the engine gives one.
 
+        The container may have several wheels, each in its own `folder`.
         Raises NetworkError, ProfileError, or VerificationFailed if pip refuses it.
         """
+        self._work = folder
         if not with_gpu:
             self._accelerator = None
         row = clean_runtime(self._knowledge, [self._inspection, *others])

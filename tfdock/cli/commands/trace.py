@@ -220,13 +220,7 @@ def _steps(facts: TraceFacts) -> str:
         return "no step time"
     shortest, longest = (_milliseconds(one or 0) for one in (facts.shortest_seconds, facts.longest_seconds))
     steps = "step" if facts.steps == 1 else "steps"
-    parts = {
-        "waits for input": facts.input_share,
-        "computes": facts.operation_share,
-        "compiles": facts.compile_share,
-        "traces functions": facts.building_share,
-    }
-    shares = ", ".join(f"{100 * share:.0f} % {name}" for name, share in parts.items() if share and share >= 0.005)
+    shares = ", ".join(f"{100 * share:.0f} % {name}" for name, share in facts.parts.items() if share >= 0.005)
     return f"{facts.steps} {steps} of {_milliseconds(facts.step_seconds)} ({shortest} to {longest}): {shares}"
 
 

@@ -22,13 +22,7 @@ def trace_page(report: TraceReport, lead: str) -> str:
     """Return the page of a report, with a `lead` line. The same report always gives the same text."""
     facts = report.facts
     faults = [cause for cause in report.causes if cause.is_fault]
-    parts = {
-        "waits for input": facts.input_share,
-        "computes": facts.operation_share,
-        "compiles": facts.compile_share,
-        "traces functions": facts.building_share,
-        "runs Python inside a graph": facts.python_share,
-    }
+    parts = {**facts.parts, "runs Python inside a graph": facts.python_share}
     return render_page(
         "trace.html.j2",
         {
