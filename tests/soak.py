@@ -110,7 +110,6 @@ SAMPLED = {
     r"attacks/test_wheelhouses\.py::test_no_command_changes_what_links": 2,
     r"engine/test_docker_faults\.py::test_much_output": 2,
     r"real/test_miniature_contract\.py::test_configure_(fails|writes_the_lines)": 2,
-    r"knowledge/test_failure_rows\.py::test_a_failure_is_found_before_its_cascade": 4,
 }
 
 
