@@ -53,8 +53,10 @@ def write_text(path: Path, text: str, *, follow: bool = False) -> None:
     write_bytes(path, text.encode(), follow=follow)
 
 
-def write_bytes(path: Path, data: bytes, *, mode: int | None = None, follow: bool = False) -> None:
-    """Write a file with this mode, whole or not at all. Raises ProfileError.
+def write_bytes(
+    path: Path, data: bytes, *, mode: int | None = None, keep: bool = False, follow: bool = False
+) -> None:
+    """Write a file with this mode, whole or not at all; `keep` as in `UntrustedFolder.write`. Raises ProfileError.
 
     An existing link is replaced: a stranger may have put it there. With `follow`, for a name that the user typed, the
     target of a link is written.
@@ -64,7 +66,7 @@ def write_bytes(path: Path, data: bytes, *, mode: int | None = None, follow: boo
             path.write_bytes(data)  # write into a pipe or a device: a rename would replace `/dev/null`
         else:
             # A rename onto a link would replace the link.
-            write_atomically(path.resolve() if follow else path, data, mode=mode)
+            write_atomically(path.resolve() if follow else path, data, mode=mode, keep=keep)
     except OSError as error:
         message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner and its mode"
         raise ProfileError.of("file-error", message, fix) from error
@@ -77,17 +79,17 @@ def file_sha256(path: Path) -> str:
 
 
 def write_atomically(
-    path: Path, data: bytes | Iterable[bytes], *, durable: bool = True, mode: int | None = None
+    path: Path, data: bytes | Iterable[bytes], *, durable: bool = True, mode: int | None = None, keep: bool = False
 ) -> None:
     """Replace a file atomically: it has either the old or the new content. Raises OSError.
 
     A file that is not `durable` may be lost or damaged when the machine goes down, but is written a thousand times
-    faster. The file has exactly the `mode`; without a mode, 0666 less the umask.
+    faster. `mode` and `keep` are as in `UntrustedFolder.write`.
     """
     try:
         with UntrustedFolder.opened(path.parent, follow=True) as folder:
             chunks = [data] if isinstance(data, bytes) else data
-            folder.write(path.name, chunks, durable=durable, mode=mode)
+            folder.write(path.name, chunks, durable=durable, mode=mode, keep=keep)
     except OSError as error:
         error.filename = str(path)  # the error has one part of it
         raise

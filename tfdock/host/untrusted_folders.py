@@ -225,19 +225,34 @@ class UntrustedFolder:
 
     # --- writing ---
 
-    def write(self, name: str, chunks: Iterable[bytes], *, durable: bool = False, mode: int | None = None) -> None:
+    def write(
+        self,
+        name: str,
+        chunks: Iterable[bytes],
+        *,
+        durable: bool = False,
+        mode: int | None = None,
+        keep: bool = False,
+    ) -> None:
         """Write a file that is either the old one or the new one. Create the folders that do not exist.
 
         The file is always new: nothing is written through a link or to a file with a second name. If
         not `durable`, the file may be lost or damaged in a crash of the machine, but writing takes a thousandth of
-        the time. The file gets exactly `mode`; without a mode, 0666 reduced by the umask.
+        the time. The file gets exactly `mode`; without a mode, 0666 reduced by the umask. With `keep`, the file keeps
+        the mode of the file that it replaces, and its owner if this process may set one.
         """
-        with self.written(name, chunks, durable=durable, mode=mode):
+        with self.written(name, chunks, durable=durable, mode=mode, keep=keep):
             pass
 
     @contextmanager
     def written(
-        self, name: str, chunks: Iterable[bytes], *, durable: bool = False, mode: int | None = None
+        self,
+        name: str,
+        chunks: Iterable[bytes],
+        *,
+        durable: bool = False,
+        mode: int | None = None,
+        keep: bool = False,
     ) -> Iterator[None]:
         """Write a file as `write` does, around what is done meanwhile. The data is on the disk before, and has its
         name after it.
@@ -245,10 +260,15 @@ class UntrustedFolder:
         with self._parent(name, make=True) as (at, last):
             # Nobody can guess the name and take it first. A name has at most 255 bytes.
             temporary = f".{last[:200]}.{os.getpid()}-{secrets.randbelow(1 << 64)}"
+            old = os.stat(last, dir_fd=at, follow_symlinks=False) if keep else None
+            mode = stat.S_IMODE(old.st_mode) if old else mode
             try:
                 # The mode is set at creation: before a later chmod, others could open the file.
                 descriptor = os.open(temporary, _NEW_FILE, 0o666 if mode is None else mode, dir_fd=at)
                 with os.fdopen(descriptor, "wb") as file:
+                    if old:
+                        with suppress(PermissionError):  # only root may give a file to another user
+                            os.fchown(descriptor, old.st_uid, old.st_gid)
                     if mode is not None:
                         os.fchmod(descriptor, mode)
                     file.writelines(chunks)

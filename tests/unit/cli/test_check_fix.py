@@ -55,9 +55,11 @@ def test_the_first_way_is_written_and_comments_stay() -> None:
     assert Path("my.yaml").read_text() == FIXED
 
 
-def test_mode_link_and_line_ends_stay(folder: Path) -> None:
+def test_mode_owner_link_and_line_ends_stay(folder: Path) -> None:
     (folder / "real.yaml").write_bytes(TEXT.replace("\n", "\r\n").encode())
     (folder / "real.yaml").chmod(0o640)
+    owner = 12345 if os.geteuid() == 0 else os.geteuid()  # only root may give a file away
+    os.chown(folder / "real.yaml", owner, -1)
     Path("link.yaml").symlink_to("real.yaml")
     result = check("--fix", "--yes", "link.yaml")
     assert result.exit_code == 0, result.output
@@ -66,6 +68,7 @@ def test_mode_link_and_line_ends_stay(folder: Path) -> None:
     assert Path("link.yaml").is_symlink()
     assert (folder / "real.yaml").read_bytes() == FIXED.replace("\n", "\r\n").encode()
     assert (folder / "real.yaml").stat().st_mode & 0o777 == 0o640
+    assert (folder / "real.yaml").stat().st_uid == owner
 
 
 def test_a_document_has_the_change() -> None:

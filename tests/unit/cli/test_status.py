@@ -17,6 +17,7 @@ from waits import first_line
 from wheelhouses import made
 
 from tfdock.errors import Problem
+from tfdock.host import background
 from tfdock.host.background import notify
 from tfdock.run.journal import RunEntry, running, staging_folder
 from tfdock.types import BuildId
@@ -101,7 +102,11 @@ def test_a_detached_build_without_an_engine_fails_before_it_detaches(tmp_path: P
 
 @pytest.mark.parametrize(
     ("command", "why"),
-    [("true", ""), ("sh -c 'exit 3'", "ended with exit status 3"), ("/no/such/program", "cannot be run")],
+    [
+        ("true", ""),
+        ("sh -c 'exit 3'", "ended with exit status 3"),
+        ("/no/such/program", "cannot be run"),
+    ],
 )
 def test_a_failed_notification_is_a_warning(command: str, why: str) -> None:
     problem = notify(command, "built", "tf2.18.0")
@@ -109,6 +114,13 @@ def test_a_failed_notification_is_a_warning(command: str, why: str) -> None:
     if problem:
         assert (problem.code, problem.severity) == ("notify-failed", "warning")
         assert why in problem.message
+
+
+def test_a_notification_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_PATIENCE", 0.1)
+    problem = notify("sh -c 'exec sleep 900'", "built", "tf2.18.0")
+    assert problem
+    assert problem.message == "`sh -c 'exec sleep 900'` did not end within 0.1 s, and was killed"
 
 
 OWN = "tf2.18.0-mine"

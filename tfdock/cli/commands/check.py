@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -233,7 +232,7 @@ def _write_way_out(
     # Somebody may have sat before the question for long.
     if preparer.read(name).text != written.text:
         raise _not_taken(name, "the file was changed meanwhile", "run it again")
-    write_bytes(path, text.encode(), mode=stat.S_IMODE(path.stat().st_mode), follow=True)
+    write_bytes(path, text.encode(), keep=True, follow=True)
     before, after = written.text.splitlines(), text.splitlines()
     for line in difflib.unified_diff(before, after, written.file, written.file, n=1, lineterm=""):
         console.say({"+": style.good, "-": style.bad}.get(line[0], str)(console.clean(line.expandtabs())))
