@@ -28,7 +28,8 @@ _LONG = 600
 # One `\w` before `Error`: `\w+` would restart at each letter and take 37 ms instead of 0.15 ms for a line of 4096.
 _ERROR = re.compile(
     r"\A(?:ERROR\b|FATAL\b|FAILED\b|Error: |Error in |tfdock: |(?:nvcc|nvlink|ptxas) (?:fatal|error)\b|CMake Error\b|"
-    r"No package ')|\.so[\d.]*: undefined symbol: |\berror:|Killed\b|Segmentation fault\b|\w(?:Error|Exception): "
+    r"No package '|#error )|"
+    r"\.so[\d.]*: undefined symbol: |\berror:|Killed\b|Segmentation fault\b|\w(?:Error|Exception): "
 )
 # A place in a file, as compilers name it: `a.cc:3:10`, `a.cu(3)`, and as linkers do: `a.cc:(.text+0x1)`.
 _PLACE = r"(?![0-9]{1,4}:)[^\s:(]{1,400}(?::[0-9]{1,7}(?::[0-9]{1,7})?|\([0-9]{1,7}\)|:\(\.[^\s)]{1,200}\))"

@@ -32,7 +32,7 @@ _SUSPICIOUS = (
     "ERROR:", "error:", "Error:", "FATAL:", "FAILED", "Killed", "Exception:", "Segmentation fault",
     " error C", " error LNK", "ommand not found", "undefined reference to", "undefined symbol: ",
     "nvcc fatal", "nvcc error", "ptxas fatal", "nvlink ", "LLVM ERROR", "multiple definition of", ": relocation ",
-    "cannot find -l", "CMake Error", "No package '", "Error in ",
+    "cannot find -l", "#error ", "CMake Error", "No package '", "Error in ",
 )  # fmt: skip
 #: A shell did not find a program. Many scripts continue without it: worth a look, but not reported as an error.
 _NO_PROGRAM = re.compile(r": [Cc]ommand not found$")
