@@ -335,8 +335,8 @@ class _Verdicts:
         elif not its.module:
             free = "; the free driver `nouveau` is" if its.nouveau else ""
             found = f"there is an NVIDIA GPU, but NVIDIA's kernel module is not loaded{free}"
-            fix = "install NVIDIA's driver (`sudo ubuntu-drivers install`) and restart; Secure Boot needs a signed "
-            "module"
+            driver = "install NVIDIA's driver (`sudo ubuntu-drivers install`) and restart"
+            fix = f"{driver}; Secure Boot needs a signed module"
             yield _failed("driver", "driver-unusable", found, fix)
         elif its.shut:
             fix = "add the user to the group of these files (`sudo usermod -aG video $USER`), and log in again"
