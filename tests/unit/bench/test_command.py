@@ -233,6 +233,12 @@ def test_what_limits_the_answer_is_noted(python: Path, monkeypatch: pytest.Monke
     assert "note: the machine was busy before (99.0 processes wanted a core)" in bench(python).stdout
 
 
+def test_a_system_without_a_choice_of_cores_times_wheels_alone(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("os.sched_getaffinity")
+    assert "this system does not keep processes on one core" in bench(python).stderr
+    assert list(bench_command._busy(0.0)) == []
+
+
 def test_the_worker_has_a_program_for_each_operation() -> None:
     worker = loader.templates()["bench/worker.py"]
     programs = re.findall(r'^    "([a-z-]+)": ', worker.partition("PROGRAMS = {")[2], re.MULTILINE)

@@ -38,7 +38,7 @@ from tfdock.verify.trial import MarkedLines
 
 _UNSURE = 0.05  #: If a run cannot exclude a difference of this size, its result is reported as inconclusive.
 _KEPT = "its figures are lost"
-_BUSY = 1.5  #: Processes that want a core, divided by the number of cores.
+_BUSY = 1.5  #: Processes that want a core, divided by the machine's cores.
 
 
 def _page_file(output: Path | None) -> Path | None:
@@ -218,7 +218,7 @@ def _pythons(first: str, second: str, given: Mapping[str, str]) -> tuple[tuple[S
 
 def _busy(load: float) -> Iterator[str]:
     """Yield a note if other programs limit the answer."""
-    if load > _BUSY * len(os.sched_getaffinity(0)):
+    if load > _BUSY * (os.cpu_count() or 1):
         yield f"the machine was busy before ({load:.1f} processes wanted a core): other programs widen the intervals"
 
 
