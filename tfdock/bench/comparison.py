@@ -7,8 +7,9 @@ of one program differ for as long as they live. So the interval is Student's, wi
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
 from typing import Literal
 
@@ -34,6 +35,48 @@ class Comparison:
     excluded: float  #: How much slower the slower side may be at most, as a share of the other's time: 0.03 is 3 %.
     seen: float  #: The difference that four of five such runs would find, as a share.
     seconds: tuple[float, float]  #: CPU seconds of a call, the median of each side; of the suite their sum.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedSide:
+    """A TensorFlow that was timed."""
+
+    python: str  #: The interpreter's path; of a wheel in a container, the wheel.
+    version: str  #: The version of that Python; of a container's, `3.11`.
+    tensorflow: str = ""  #: The version of its TensorFlow.
+    variables: dict[str, str] = field(default_factory=dict)  #: Variables that only this side got.
+
+    @property
+    def given(self) -> list[str]:
+        """Its variables, each as `NAME=value`."""
+        return [f"{name}={value}" for name, value in self.variables.items()]
+
+    @property
+    def name(self) -> str:
+        """The Python or the wheel with its variables, as a shell takes them."""
+        return shlex.join([*self.given, self.python])
+
+    @property
+    def title(self) -> str:
+        """The version of its TensorFlow, and its name."""
+        return f"tensorflow {self.tensorflow}, {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchReport:
+    """`tfdock bench`: whether one installed TensorFlow is faster than another."""
+
+    sides: tuple[TimedSide, TimedSide]  #: Both sides; the baseline is first.
+    pairs: int  #: Pairs of processes that were timed.
+    load: float  #: Processes that wanted a core in the minute before.
+    operations: tuple[Comparison, ...]  #: Each operation.
+    suite: Comparison  #: All of them together.
+    notes: tuple[str, ...]  #: What limits the answer.
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Each operation, and then all of them together."""
+        return (*self.operations, self.suite)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,12 +18,12 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated
 
-from tfdock.bench.comparison import PairFigure
+from tfdock.bench.comparison import PairFigure, TimedSide
 from tfdock.errors import VerificationFailed, clean
 from tfdock.host.foreign_json import Line, Malformed, below, parse
 from tfdock.host.hardware import last_line
@@ -47,34 +47,12 @@ class TimingPlace:
     """Where the processes of a timing run.
 
     `run` runs a program, given as text, with one argument there, and passes on its output. `variables` are those that
-    all processes have there.
+    all processes have there, `pythons` the interpreters of both sides.
     """
 
     run: Callable[[str, str, MarkedLines], object]
     variables: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """What is timed: a Python that has a TensorFlow, its version, and variables that its process gets.
-
-    `wheel` is the wheel that is installed there, if the Python is a container's.
-    """
-
-    python: Path
-    version: str = ""
-    variables: Mapping[str, str] = field(default_factory=dict)
-    wheel: str = ""
-
-    @property
-    def name(self) -> str:
-        """The Python or the wheel with its variables, as a shell takes them."""
-        return shlex.join([*(f"{name}={value}" for name, value in self.variables.items()), self.place])
-
-    @property
-    def place(self) -> str:
-        """The Python, or the wheel."""
-        return self.wheel or str(self.python)
+    pythons: tuple[Path, Path]
 
 
 _Seconds = Annotated[float, below(3600)]
@@ -94,14 +72,13 @@ class _Answer:
 
 @dataclass(slots=True, kw_only=True)
 class Timing:
-    """Both sides, their suite, and the measurements: `figures` of each pair, `versions` of both TensorFlows."""
+    """Both sides, their suite, and the measurements: `figures` of each pair, and the versions of both TensorFlows."""
 
-    sides: tuple[Side, Side]
+    sides: tuple[TimedSide, TimedSide]
     operations: Sequence[BenchOperation]
     programs: Mapping[str, str]  #: The files of `dockerfiles/`, by their paths there.
     finished: Callable[[int], object] = lambda _: None  #: Gets the number of pairs that have ended, after each.
     figures: list[dict[str, PairFigure]] = field(default_factory=list)
-    versions: tuple[str, str] = ("", "")
 
     def run(self, pairs: int, place: TimingPlace) -> None:
         """Time this many pairs. Raises VerificationFailed if a TensorFlow does not start, or exits."""
@@ -113,9 +90,9 @@ class Timing:
 
         marked = MarkedLines(f"tfdock-{secrets.token_hex(8)}", heard)
         sides = []
-        for side in self.sides:
+        for python, side in zip(place.pythons, self.sides, strict=True):
             given = laid_over(place.variables, side.variables)
-            sides.append((str(side.python), {name: given[name] for name in side.variables}))
+            sides.append((str(python), {name: given[name] for name in side.variables}))
         request = {
             "mark": marked.mark,
             "worker": self.programs["bench/worker.py"],
@@ -142,22 +119,20 @@ class Timing:
         names = [one.operation for one in self.operations]
         if len(found.blocks) != len(names) or not all(found.blocks):
             raise self._failure(_Answer(why="gives an invalid answer"))
-        self.versions = found.versions
+        first, second = self.sides
+        self.sides = replace(first, tensorflow=found.versions[0]), replace(second, tensorflow=found.versions[1])
         self.figures.append({name: _figure(blocks) for name, blocks in zip(names, found.blocks, strict=True)})
 
     def _failure(self, found: _Answer) -> VerificationFailed:
         side = self.sides[found.side]
         how = found.why if found.status is None else f"ends with {ending(found.status)}"
         said = last_line(found.said)[:300]
-        variables = [f"{name}={value}" for name, value in side.variables.items()]
-        command = ["tfdock", "doctor", "--python", str(side.python), "--try"]
-        if side.wheel:
-            variables, command = [], ["tfdock", "verify", side.wheel]
-        return VerificationFailed.of(
-            "tensorflow-trial",
-            f"TensorFlow of {side.name} {how}{f': {clean(said)}' if said else ''}",
-            f"ask why: `{shlex.join([*(['env', *variables] if variables else []), *command])}`",
-        )
+        variables = ["env", *side.given] if side.given else []
+        command = [*variables, "tfdock", "doctor", "--python", side.python, "--try"]
+        if side.python.endswith(".whl"):
+            command = ["tfdock", "verify", side.python]
+        message = f"TensorFlow of {side.name} {how}{f': {clean(said)}' if said else ''}"
+        return VerificationFailed.of("tensorflow-trial", message, f"ask why: `{shlex.join(command)}`")
 
 
 def _figure(blocks: Sequence[tuple[float, float]]) -> PairFigure:
@@ -167,8 +142,8 @@ def _figure(blocks: Sequence[tuple[float, float]]) -> PairFigure:
     return PairFigure(logarithm=logarithm, seconds=(median(first), median(second)))
 
 
-def on_this_machine(python: Path, check: Callable[[], object]) -> TimingPlace:
-    """Return this machine as a place, where a Python runs programs.
+def on_this_machine(pythons: tuple[Path, Path], check: Callable[[], object]) -> TimingPlace:
+    """Return this machine as a place, where the first Python runs programs.
 
     `check` is called several times a second, and raises to end the program and its processes.
     """
@@ -179,7 +154,7 @@ def on_this_machine(python: Path, check: Callable[[], object]) -> TimingPlace:
 
     def run(program: str, request: str, marked: MarkedLines) -> None:
         process = subprocess.Popen(
-            [str(python), "-c", program, request],
+            [str(pythons[0]), "-c", program, request],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -203,4 +178,4 @@ def on_this_machine(python: Path, check: Callable[[], object]) -> TimingPlace:
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()  # until all of them have ended
 
-    return TimingPlace(run=run, variables=variables)
+    return TimingPlace(run=run, variables=variables, pythons=pythons)

@@ -7,7 +7,6 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from tfdock.bench.comparison import Comparison
 from tfdock.diagnose.diagnosis import Finding
 from tfdock.documents.document_parts import GpuAnswerJson, GpuCodeJson, TargetsJson
 from tfdock.errors import Problem
@@ -105,23 +104,3 @@ class VerifyDocument(TypedDict):
     unsearched: Sequence[str]
     gpu_code: TargetsJson | None  #: GPU code of TensorFlow's own libraries; null for a damaged file.
     diagnosis: Sequence[Finding]  #: The diagnosis of a failed trial's log.
-
-
-class BenchSideJson(TypedDict):
-    """A TensorFlow that was timed."""
-
-    python: str  #: The interpreter's path; of a wheel in a container, the wheel.
-    version: str  #: The version of that Python; of a container's, `3.11`.
-    tensorflow: str  #: The version of its TensorFlow.
-    variables: Mapping[str, str]  #: Variables that only this side got.
-
-
-class BenchDocument(TypedDict):
-    """`tfdock bench`: whether one installed TensorFlow is faster than another."""
-
-    sides: Sequence[BenchSideJson]  #: Both sides; the baseline is first.
-    pairs: int  #: Pairs of processes that were timed.
-    load: float  #: Processes that wanted a core in the minute before.
-    operations: Sequence[Comparison]  #: Each operation.
-    suite: Comparison  #: All of them together.
-    notes: Sequence[str]  #: What limits the answer.

@@ -8,14 +8,15 @@ import math
 import os
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tfdock.bench import pairs
-from tfdock.bench.comparison import compare
-from tfdock.bench.pairs import Side, Timing, TimingPlace, on_this_machine
+from tfdock.bench.comparison import TimedSide, compare
+from tfdock.bench.pairs import Timing, TimingPlace, on_this_machine
 from tfdock.errors import VerificationFailed
 from tfdock.knowledge import loader
 from tfdock.knowledge.wheel_rows import BenchOperation
@@ -45,9 +46,9 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-def side(log: Path, name: str, seconds: float = 0.002) -> Side:
+def side(log: Path, name: str, seconds: float = 0.002) -> TimedSide:
     variables = {"LOG": str(log), "SIDE": name, "SECONDS": str(seconds)}
-    return Side(python=Path(sys.executable), variables=variables)
+    return TimedSide(python=sys.executable, version="", variables=variables)
 
 
 def timing(log: Path, worker: str = PROGRAM, second: float = 0.003) -> Timing:
@@ -55,7 +56,7 @@ def timing(log: Path, worker: str = PROGRAM, second: float = 0.003) -> Timing:
     return Timing(sides=(side(log, "A"), side(log, "B", second)), operations=OPERATIONS, programs=programs)
 
 
-HERE = on_this_machine(Path(sys.executable), lambda: None)
+HERE = on_this_machine((Path(sys.executable), Path(sys.executable)), lambda: None)
 
 
 def test_both_sides_get_the_same_turns_and_neither_is_always_first(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ def test_both_sides_get_the_same_turns_and_neither_is_always_first(tmp_path: Pat
     found.finished = counted.append
     found.run(4, HERE)
     assert sorted(counted) == [1, 2, 3, 4]
-    assert found.versions == ("9.9", "9.9")
+    assert [one.tensorflow for one in found.sides] == ["9.9", "9.9"]
     turns = Counter(log.read_text().split("\n")[:-1])
     assert set(turns.values()) == {4 * 32}, "each operation, on each side"
     assert {round(one.ratio, 6) for one in compare(found.figures)} == {1.5}
@@ -182,10 +183,10 @@ def test_what_a_wheel_in_a_container_answers_is_read_with_care(answers: list[obj
     def lie(_program: str, _request: str, marked: MarkedLines) -> None:
         marked.feed("".join(f"{marked.mark} {json.dumps(answer)}\n" for answer in answers).encode())
 
-    sides = (Side(python=Path("/tfdock/python"), wheel="a.whl"), Side(python=Path("/tfdock/python"), wheel="b.whl"))
-    found = Timing(sides=sides, operations=OPERATIONS, programs=loader.templates())
+    first, second = (TimedSide(python=name, version="3.11") for name in ("a.whl", "b.whl"))
+    found = Timing(sides=(first, second), operations=OPERATIONS, programs=loader.templates())
     with pytest.raises(VerificationFailed) as caught:
-        found.run(2, TimingPlace(run=lie, variables={}))
+        found.run(2, TimingPlace(run=lie, variables={}, pythons=(Path("/a"), Path("/a"))))
     (problem,) = caught.value.problems
     of = "b.whl" if "SIGILL" in says else "a.whl"
     assert (problem.message, problem.fix) == (f"TensorFlow of {of} {says}", f"ask why: `tfdock verify {of}`")
@@ -199,7 +200,11 @@ def test_variables_stand_behind_those_of_the_place_and_of_no_other(monkeypatch: 
         asked.extend(json.loads(request)["sides"])
         marked.feed(f"{marked.mark} {json.dumps({'versions': ['1', '2'], 'blocks': BLOCKS})}\n".encode())
 
-    sides = (Side(python=Path("/a")), Side(python=Path("/b"), variables={"XLA_FLAGS": "--more=1"}))
+    first = TimedSide(python="a.whl", version="3.11")
+    sides, place = (
+        (first, replace(first, variables={"XLA_FLAGS": "--more=1"})),
+        {"XLA_FLAGS": "--own=1", "OTHER": "x"},
+    )
     found = Timing(sides=sides, operations=OPERATIONS, programs=loader.templates())
-    found.run(1, TimingPlace(run=keep, variables={"XLA_FLAGS": "--own=1", "OTHER": "x"}))
+    found.run(1, TimingPlace(run=keep, variables=place, pythons=(Path("/a"), Path("/b"))))
     assert asked == [["/a", {}], ["/b", {"XLA_FLAGS": "--own=1 --more=1"}]]

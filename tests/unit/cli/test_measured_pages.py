@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
-from tfdock.bench.comparison import PairFigure, compare
+from tfdock.bench.comparison import BenchReport, PairFigure, TimedSide, compare
 from tfdock.cli.pages.measured_pages import bench_page, trace_page
 from tfdock.trace.trace_facts import facts_of
 from tfdock.trace.tracing import FoundCause, TraceReport
@@ -47,20 +48,22 @@ def test_a_strangers_text_is_no_part_of_a_page() -> None:
         REPORT, causes=(hostile,), facts=replace(FACTS, operations=operations), notes=(HOSTILE,), profile=HOSTILE
     )
     assert Page(trace_page(report, HOSTILE)).tags == Page(trace_page(plain, "")).tags
-    found = list(compare([{HOSTILE: PairFigure(logarithm=0.1, seconds=(1.0, 2.0))}] * 2))
-    other = list(compare([{"a": PairFigure(logarithm=0.1, seconds=(1.0, 2.0))}] * 2))
-    cells = [[HOSTILE] * 5] * 2
-    pages = [
-        bench_page([HOSTILE, ""], found, cells, [HOSTILE]),
-        bench_page(["a", "b"], other, [["a"] * 5] * 2, ["n"]),
-    ]
+    pages = [bench_page(timed_report(text), [[text] * 5] * 2) for text in (HOSTILE, "a")]
     assert Page(pages[0]).tags == Page(pages[1]).tags
 
 
+def timed_report(text: str = "a", logarithms: Mapping[str, float] | None = None) -> BenchReport:
+    """A comparison with a text in all of its places."""
+    pair = {name: PairFigure(logarithm=one, seconds=(1.0, 1.0)) for name, one in (logarithms or {text: 0.1}).items()}
+    *operations, suite = compare([pair] * 3)
+    side = TimedSide(python=text, version="3.11", tensorflow=text, variables={text: text})
+    return BenchReport(
+        sides=(side, side), pairs=3, load=0.0, operations=tuple(operations), suite=suite, notes=(text,)
+    )
+
+
 def test_the_plot_of_a_comparison_is_logarithmic_around_equal() -> None:
-    figures = {"faster": math.log(0.5), "slower": math.log(2)}
-    pairs = [{name: PairFigure(logarithm=one, seconds=(1.0, 1.0)) for name, one in figures.items()}] * 3
-    page = Page(bench_page(["a", "b"], list(compare(pairs)), [], []))
+    page = Page(bench_page(timed_report(logarithms={"faster": math.log(0.5), "slower": math.log(2)}), []))
     middles = [float(circle["cx"].rstrip("%")) for circle, _ in page.elements("circle")]
     assert middles == [2.0, 98.0, 50.0]
     assert [circle["class"] for circle, _ in page.elements("circle")] == ["kind-3", "kind-1", "kind-other"]

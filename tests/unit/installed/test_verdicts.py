@@ -222,7 +222,8 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
         "driver-unusable", "no /dev/nvidia0: CUDA cannot start (`CUDA_ERROR_NO_DEVICE`)", "modprobe -u",
     ),
     "nouveau": (
-        replace(SOUND, driver=NvidiaDriver(cards=1, nouveau=True)), "driver-unusable", "`nouveau` is", "Secure Boot needs a signed module",
+        replace(SOUND, driver=NvidiaDriver(cards=1, nouveau=True)),
+        "driver-unusable", "`nouveau` is", "Secure Boot needs a signed module",
     ),
     "shut device files": (
         replace(SOUND, driver=replace(DRIVER, shut=("/dev/nvidia0",))), "driver-unusable", "may not use", "usermod",

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from tfdock.bench.comparison import SUITE, Comparison, compare
-from tfdock.bench.pairs import COMMON, PAIRS, Side, Timing, TimingPlace, on_this_machine
+from tfdock.bench.comparison import SUITE, BenchReport, Comparison, TimedSide, compare
+from tfdock.bench.pairs import COMMON, PAIRS, Timing, TimingPlace, on_this_machine
 from tfdock.cli import console
 from tfdock.cli.app import (
     AsJson,
@@ -26,7 +26,7 @@ from tfdock.cli.app import (
     print_json,
     stoppable,
 )
-from tfdock.errors import ProfileError
+from tfdock.errors import ProfileError, as_document
 from tfdock.host.files import read_text, write_text
 from tfdock.host.foreign_json import Malformed, matching, parse
 from tfdock.host.settings import Settings
@@ -145,27 +145,29 @@ def bench(
         )
         console.tell(f"{pairs} pairs of processes, about {pairs * 8 // 60 + 1} min")
         timing.run(pairs, place)
-    found = list(compare(timing.figures))
-    notes += [*_busy(load), *doubts(given, knowledge.switches, str(Version(timing.versions[1]).minor))]
+    notes += [*_busy(load), *doubts(given, knowledge.switches, str(Version(timing.sides[1].tensorflow).minor))]
+    *compared, together = compare(timing.figures)
+    report = BenchReport(
+        sides=timing.sides,
+        pairs=len(timing.figures),
+        load=round(load, 2),
+        operations=tuple(compared),
+        suite=together,
+        notes=tuple(notes),
+    )
     if output:
-        _write_page(output, timing, found, notes)
+        from tfdock.cli.pages.measured_pages import bench_page  # here: it loads jinja2
+
+        cells = [(one.operation, *_cells(one)) for one in report.comparisons]
+        write_text(output, bench_page(report, cells), follow=True)
+        console.tell(f"wrote {output}")
     if as_json:
-        print_json("tfdock.bench/1", True, _document(timing, found, load, notes))
+        print_json("tfdock.bench/1", True, as_document(report))
         return
-    for line in _lines(timing, found):
+    for line in _lines(report, console.Style(sys.stdout)):
         console.say(line, stream=sys.stdout)
     for note in notes:
         console.result(f"note: {note}")
-
-
-def _write_page(output: Path, timing: Timing, found: Sequence[Comparison], notes: Sequence[str]) -> None:
-    from tfdock.cli.pages.measured_pages import bench_page  # here: it loads jinja2
-
-    sides = zip(timing.versions, timing.sides, strict=True)
-    cells = [(one.operation, *_cells(one)) for one in found]
-    page = bench_page([f"tensorflow {version}, {side.name}" for version, side in sides], found, cells, notes)
-    write_text(output, page, follow=True)
-    console.tell(f"wrote {output}")
 
 
 def _variables(asked: Sequence[str], known: Mapping[str, Switch]) -> dict[str, str]:
@@ -178,18 +180,21 @@ def _variables(asked: Sequence[str], known: Mapping[str, Switch]) -> dict[str, s
     return found
 
 
-_Timed = tuple[tuple[Side, Side], TimingPlace, list[str]]
+_Sides = tuple[TimedSide, TimedSide]
 
 
 @contextmanager
-def _timed(settings: Settings, first: str, second: str, given: Mapping[str, str]) -> Iterator[_Timed]:
+def _timed(
+    settings: Settings, first: str, second: str, given: dict[str, str]
+) -> Iterator[tuple[_Sides, TimingPlace, list[str]]]:
     """Yield both sides, where they run, and what limits the answer."""
     if is_wheel(first) != is_wheel(second):
         raise typer.BadParameter("compare a wheel with a wheel, or a Python with a Python")
     if not is_wheel(first):
         with stoppable(kept=_KEPT) as stop:
             sides, notes = _pythons(first, second, given)
-            yield sides, on_this_machine(sides[0].python, stop.check), notes
+            pythons = Path(sides[0].python), Path(sides[1].python)
+            yield sides, on_this_machine(pythons, stop.check), notes
         return
     with installed_wheels(settings, [first, second], "bench", _KEPT, with_gpu=False) as wheels:
         one, other = wheels[0], wheels[-1]
@@ -198,12 +203,12 @@ def _timed(settings: Settings, first: str, second: str, given: Mapping[str, str]
             mounts = [wheel.installed for wheel in wheels[1:]]
             one.run([str(one.python), "-c", program, request], mounts=mounts, variables=COMMON, tap=marked)
 
-        baseline = Side(python=one.python, version=one.python_version, wheel=first)
-        compared = Side(python=other.python, version=other.python_version, wheel=second, variables=given)
-        yield (baseline, compared), TimingPlace(run=run, variables=COMMON), []
+        baseline = TimedSide(python=first, version=one.python_version)
+        compared = TimedSide(python=second, version=other.python_version, variables=given)
+        yield (baseline, compared), TimingPlace(run=run, variables=COMMON, pythons=(one.python, other.python)), []
 
 
-def _pythons(first: str, second: str, given: Mapping[str, str]) -> tuple[tuple[Side, Side], list[str]]:
+def _pythons(first: str, second: str, given: dict[str, str]) -> tuple[_Sides, list[str]]:
     """Return two Pythons of this machine, and what limits their comparison."""
     asked = one, one_folder = tensorflow_python(first)
     other, other_folder = tensorflow_python(second) if second != first else asked
@@ -212,8 +217,8 @@ def _pythons(first: str, second: str, given: Mapping[str, str]) -> tuple[tuple[S
         notes.append(f"the Pythons differ, {one.minor} and {other.minor}: calls from Python show this too")
     if one.program != other.program and one_folder == other_folder:
         notes.append(f"both Pythons import the TensorFlow in {one_folder}: see PYTHONPATH")
-    baseline = Side(python=one.program, version=one.version)
-    return (baseline, Side(python=other.program, version=other.version, variables=given)), notes
+    baseline = TimedSide(python=str(one.program), version=one.version)
+    return (baseline, TimedSide(python=str(other.program), version=other.version, variables=given)), notes
 
 
 def _busy(load: float) -> Iterator[str]:
@@ -222,32 +227,12 @@ def _busy(load: float) -> Iterator[str]:
         yield f"the machine was busy before ({load:.1f} processes wanted a core): other programs widen the intervals"
 
 
-def _document(timing: Timing, found: Sequence[Comparison], load: float, notes: Sequence[str]) -> dict[str, Any]:
-    return {
-        "sides": [
-            {
-                "python": side.place,
-                "version": side.version,
-                "tensorflow": tensorflow,
-                "variables": side.variables,
-            }
-            for side, tensorflow in zip(timing.sides, timing.versions, strict=True)
-        ],
-        "pairs": len(timing.figures),
-        "load": round(load, 2),
-        "operations": [one for one in found if one.operation != SUITE],
-        "suite": found[-1],
-        "notes": notes,
-    }
-
-
-def _lines(timing: Timing, found: Sequence[Comparison]) -> Iterator[str]:
-    style = console.Style(sys.stdout)
-    for letter, side, version in zip("AB", timing.sides, timing.versions, strict=True):
-        yield f"{style.strong(letter)}  tensorflow {console.clean(version)}, {console.clean(side.name)}"
-    rows = [(one.operation, *_coloured(one, style)) for one in found]
+def _lines(report: BenchReport, style: console.Style) -> Iterator[str]:
+    for letter, side in zip("AB", report.sides, strict=True):
+        yield f"{style.strong(letter)}  {console.clean(side.title)}"
+    rows = [(one.operation, *_coloured(one, style)) for one in report.comparisons]
     yield from console.table([tuple(map(style.strong, ("", "A", "B / A", "between", ""))), *rows])
-    yield f"one thread, CPU time, {len(timing.figures)} pairs; `between` holds with 95 % for all operations at once,"
+    yield f"one thread, CPU time, {report.pairs} pairs; `between` holds with 95 % for all operations at once,"
     yield "and in the last line for the mean alone"
 
 
@@ -268,21 +253,10 @@ def _cells(one: Comparison) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _TimedSide:
-    tensorflow: str
-    variables: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Result:
-    """What a run with `--json` found, perhaps on another machine."""
+class _Result(BenchReport):
+    """The report of a run with `--json`, perhaps on another machine."""
 
     schema: Annotated[str, matching("tfdock.bench/1")]
-    sides: tuple[_TimedSide, _TimedSide]
-    pairs: int
-    load: float
-    operations: list[Comparison]
-    suite: Comparison
 
 
 def _results(files: Sequence[Path], style: console.Style) -> Iterator[str]:
@@ -292,8 +266,7 @@ def _results(files: Sequence[Path], style: console.Style) -> Iterator[str]:
     for name, result in results.items():
         yield f"{style.strong(name)}  {result.pairs} pairs, load {result.load:.1f}"
         for letter, side in zip("AB", result.sides, strict=True):
-            given = [f"{name}={value}" for name, value in side.variables.items()]
-            yield console.clean(f"  {letter}  tensorflow {side.tensorflow} {shlex.join(given)}".rstrip())
+            yield console.clean(f"  {letter}  tensorflow {side.tensorflow} {shlex.join(side.given)}".rstrip())
         for one in result.operations:
             found.setdefault(one.operation, []).append((name, *_coloured(one, style)))
     found[SUITE] = [(name, *_coloured(result.suite, style)) for name, result in results.items()]

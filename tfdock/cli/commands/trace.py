@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from tfdock.cli.app import (
     print_json,
     stoppable,
 )
+from tfdock.errors import as_document
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.installed.packages import tensorflow_python
@@ -151,9 +152,7 @@ def trace(
 
     UntrustedPath(folder, _PAGE).write(trace_page(found, _steps(found.facts)).encode())
     if as_json:
-        print_json(
-            "tfdock.trace/1", found.status == 0, {field.name: getattr(found, field.name) for field in fields(found)}
-        )
+        print_json("tfdock.trace/1", found.status == 0, as_document(found))
     else:
         for line in _lines(found, tracer.xprof):
             console.result(line)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from tfdock.bench.comparison import Comparison
+from tfdock.bench.comparison import BenchReport
 from tfdock.cli import console
 from tfdock.cli.pages.html_page import render_page
 from tfdock.trace.tracing import TraceReport
@@ -62,12 +62,10 @@ def _bars(rows: Iterable[tuple[str, float, int]]) -> list[dict[str, object]]:
     return [_bar(name, f"{1000 * took:.1f} ms, {calls}×", took / longest) for name, took, calls in found]
 
 
-def bench_page(
-    sides: Sequence[str], found: Sequence[Comparison], cells: Sequence[Sequence[str]], notes: Sequence[str]
-) -> str:
+def bench_page(report: BenchReport, cells: Sequence[Sequence[str]]) -> str:
     """Return the page: both sides, a plot of the ratios with their intervals, the table's `cells`, and the notes."""
+    found, last = report.comparisons, report.suite
     reach = max(_LEAST, *(abs(math.log(end)) for one in found for end in (one.surely_low, one.surely_high)))
-    last = found[-1]
     word = "no difference found" if last.verdict == "none" else f"B is {last.verdict}"
 
     def place(ratio: float) -> float:
@@ -91,11 +89,11 @@ def bench_page(
         {
             "title": "Is it faster?",
             "verdict": {"status": "failed" if last.verdict == "slower" else "passed", "mark": "≈", "word": word},
-            "sides": [*zip("AB", sides, strict=True)],
+            "sides": [*zip("AB", (side.title for side in report.sides), strict=True)],
             "rows": rows,
             "height": _HEIGHT * len(rows),
             "ends": (f"{math.exp(-reach):.2f}", f"{math.exp(reach):.2f}"),
             "cells": cells,
-            "notes": notes,
+            "notes": report.notes,
         },
     )
