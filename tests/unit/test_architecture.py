@@ -406,7 +406,7 @@ OPENED = {
         "bazel/cache/exchange.py", "bazel/remote/relay.py", "bazel/remote/remote_session.py",
         "builder/held_caches.py", "builder/bazel_phases.py", "builder/seal_phase.py", "host/background.py",
         "images/runtime/runtime_trial.py", "offline/bundle_writer.py", "offline/fetch.py", "run/containers.py",
-        "run/disk_space.py", "run/journal.py", "run/results.py", "trace/container_place.py",
+        "run/disk_space.py", "run/journal.py", "run/results.py", "trace/script_places.py",
         "trace/xprof_tables.py", "verify/trial.py", "verify/trial_container.py",
     },
     "open already, and bounded": {

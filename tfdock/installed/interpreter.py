@@ -82,11 +82,8 @@ def started_python(text: str) -> AskedPython:
     """Return the interpreter that a user names, as `interpreter_at` does. Raises ProfileError if it fails."""
     found = interpreter_at(text)
     if found.trouble:
-        message, fix = (
-            f"{found.program} does not start: {found.trouble}",
-            "name another Python, or repair its installation",
-        )
-        raise ProfileError.of("python-unusable", message, fix)
+        message = f"{found.program} does not start: {found.trouble}"
+        raise ProfileError.of("python-unusable", message, "name another Python, or repair its installation")
     return found
 
 

@@ -13,7 +13,8 @@ from typing import Annotated, Any, TypedDict
 from tfdock.errors import ProfileError, VerificationFailed
 from tfdock.host.foreign_json import Line, Malformed, below, parse
 from tfdock.host.untrusted_folders import UntrustedPath
-from tfdock.trace.recording import Script
+from tfdock.knowledge import loader
+from tfdock.trace.script_places import Script
 from tfdock.trace.trace_facts import TracedOperation
 
 LONGEST = "longest"  #: The name of the longest operation.
@@ -64,9 +65,7 @@ def chosen(operations: Sequence[TracedOperation], name: str) -> TracedOperation:
     return found
 
 
-def write_case(
-    script: Script, operation: TracedOperation, templates: Mapping[str, str], folder: Path
-) -> OperationCase:
+def write_case(script: Script, operation: TracedOperation, folder: Path) -> OperationCase:
     """Run a script until it makes the operation, write the operation into `case.py` of a folder, and time it.
 
     Raises VerificationFailed if the operation cannot be written, or does not run.
@@ -76,6 +75,7 @@ def write_case(
         "type": operation.type,
         "fused": "Fused" in operation.type,
     }
+    templates = loader.templates()
     script.place.run(script.words, templates["trace/capture.py"], request, folder)
     found: _Collected | None = UntrustedPath(folder, "operation.json").load(_Collected, _MOST_JSON)
     if found is None:

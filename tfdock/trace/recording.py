@@ -1,24 +1,17 @@
-"""Run a script with TensorFlow's profiler around its steps, and find the resulting profile."""
+"""What a recording leaves: the report on the script, and TensorFlow's profile."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from tfdock.errors import ProfileError
 from tfdock.host.foreign_json import Line
-from tfdock.host.hardware import ask, last_line
-from tfdock.host.supervise import Stop, Stopper
 from tfdock.host.untrusted_folders import UntrustedPath
 
 #: What the profiler of TensorFlow 2 writes, and what `dockerfiles/trace/capture.py` writes of a session of 1.x.
 _ENDINGS = (".xplane.pb", SESSION := "session.trace.json")
-_LOOK_SECONDS, _CASE_SECONDS = 0.2, 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,33 +26,6 @@ class Captured:
     own_profile: Line | None  #: The folder of a profile that the script made itself.
 
 
-class ScriptPlace(Protocol):
-    """Where a script runs: with a Python of this machine, or with a wheel in a container (`container_place`)."""
-
-    @property
-    def python(self) -> Path | None:
-        """The Python of this machine; None in a container, whose paths name nothing here."""
-
-    def run(self, words: Sequence[str], program: str, request: Mapping[str, object], folder: Path) -> int:
-        """Run a script under `program`, which gets the request and leaves its files in the folder.
-
-        Returns the script's exit status, below 0 the number of the signal that ended it. Raises Interrupted.
-        """
-
-    def time_case(self, program: Path) -> str:
-        """Return the last line that a program prints."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """A script, where it runs, and which of its steps are recorded."""
-
-    place: ScriptPlace
-    words: Sequence[str]  #: The script and its arguments, or `-m`, a module and its arguments.
-    skip: int  #: Steps that are left out at the start.
-    steps: int  #: Steps that are recorded.
-
-
 def check_script(words: Sequence[str]) -> None:
     """Raise ProfileError if these words name no script."""
     name = next(iter(words), "")
@@ -67,39 +33,6 @@ def check_script(words: Sequence[str]) -> None:
         raise ProfileError.of("source-missing", f"the script {name} does not exist", "check its path")
     if [*words] == ["-m"]:
         raise ProfileError.of("source-missing", "`-m` names no module", "name one: `-m mine.train`")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PythonPlace:
-    """A Python of this machine. The script has the caller's folder and environment.
-
-    Ctrl-C reaches the script and the caller, SIGTERM is passed on; a second signal, or some seconds, kill the script.
-    """
-
-    python: Path
-    stoppable: Callable[[], AbstractContextManager[Stop]]
-    stdout: int | None = None  #: A file descriptor for the script's output; None for the caller's own output.
-
-    def run(self, words: Sequence[str], program: str, request: Mapping[str, object], folder: Path) -> int:
-        """See `ScriptPlace`."""
-        asked = json.dumps({**request, "folder": str(folder.absolute())})
-        with self.stoppable() as stop:
-            process = subprocess.Popen([str(self.python), "-c", program, asked, *words], stdout=self.stdout)
-            gently, by_force = lambda: process.terminate() if stop.terminated else None, stop.check
-            stopper = Stopper(stop, gently=gently, by_force=by_force)
-            try:
-                while True:
-                    with suppress(subprocess.TimeoutExpired):
-                        return process.wait(_LOOK_SECONDS)
-                    stopper.tick()
-            finally:
-                if process.returncode is None:
-                    process.kill()
-                    process.wait()
-
-    def time_case(self, program: Path) -> str:
-        """See `ScriptPlace`."""
-        return last_line(ask(str(self.python), str(program), seconds=_CASE_SECONDS).text)
 
 
 def profile_in(*places: Path) -> UntrustedPath:

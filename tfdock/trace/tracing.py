@@ -15,9 +15,11 @@ from tfdock.host.foreign_json import Malformed
 from tfdock.host.supervise import Stop
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.installed.interpreter import ending
+from tfdock.knowledge import loader
 from tfdock.knowledge.wheel_rows import SlowCause
 from tfdock.trace.operation_case import OperationCase, chosen, write_case
-from tfdock.trace.recording import SESSION, Captured, Script, profile_in
+from tfdock.trace.recording import SESSION, Captured, profile_in
+from tfdock.trace.script_places import Script
 from tfdock.trace.trace_facts import TraceFacts, facts_of
 from tfdock.trace.xprof_tables import read_tables, sample_server, serve_page, xprof_python
 
@@ -54,10 +56,9 @@ class TraceReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracer:
-    """Reads profiles. It has the name of a Python with xprof, the templates, and the known causes."""
+    """Reads profiles. It has the name of a Python with xprof, and the known causes."""
 
     xprof: str
-    templates: Mapping[str, str]
     rows: Iterable[SlowCause]
 
     def run(self, script: Script, folder: Path, case: str = "") -> TraceReport:
@@ -67,7 +68,7 @@ class Tracer:
         """
         make_folder(folder)
         request = {"skip": script.skip, "steps": script.steps, "seconds": _SECONDS_WITHOUT_STEPS}
-        status = script.place.run(script.words, self.templates["trace/capture.py"], request, folder)
+        status = script.place.run(script.words, loader.templates()["trace/capture.py"], request, folder)
         captured: Captured | None = UntrustedPath(folder, "capture.json").load(Captured, _MOST_JSON)
         if captured is None:
             raise _nothing(
@@ -88,7 +89,7 @@ class Tracer:
             ) from error
         if case:
             operation = chosen(found.facts.operations, case)
-            found = replace(found, case=write_case(script, operation, self.templates, folder))
+            found = replace(found, case=write_case(script, operation, folder))
         notes = (*_script_notes(script, captured, status), *found.notes)
         return replace(found, status=status, script=captured, notes=notes)
 
@@ -98,7 +99,7 @@ class Tracer:
         Raises VerificationFailed where nothing was recorded.
         """
         make_folder(folder)
-        sample_server(xprof_python(self.xprof), server, folder, seconds, self.templates["trace/sample.py"])
+        sample_server(xprof_python(self.xprof), server, folder, seconds)
         return self.read([folder], folder)
 
     def show(
@@ -109,7 +110,7 @@ class Tracer:
         if profile.name == SESSION:
             message, fix = "xprof shows no session of TensorFlow 1.x", f"open {found.timeline} in chrome://tracing"
             raise ProfileError.of("trace-unreadable", message, fix)
-        serve_page(xprof_python(self.xprof), profile, self.templates["trace/page.py"], stoppable, ready)
+        serve_page(xprof_python(self.xprof), profile, stoppable, ready)
 
     def read(self, places: Sequence[Path], folder: Path) -> TraceReport:
         """Read the newest profile of the first place that has one; leave its timeline in the folder.
@@ -121,7 +122,7 @@ class Tracer:
             events = profile.read(_MOST_SESSION)
             tables = {"trace_viewer": events, "timeline": gzip.compress(events, mtime=0)}
         else:
-            tables = read_tables(xprof_python(self.xprof), profile, self.templates["trace/read.py"])
+            tables = read_tables(xprof_python(self.xprof), profile)
         try:
             facts = facts_of(tables)
         except Malformed as error:

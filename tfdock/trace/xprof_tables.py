@@ -14,6 +14,7 @@ from tfdock.host.hardware import ask, last_line
 from tfdock.host.supervise import Stop
 from tfdock.host.untrusted_folders import TooLarge, UntrustedPath
 from tfdock.installed.interpreter import started_python
+from tfdock.knowledge import loader
 
 _SECONDS = 600.0
 _ANSWER_SECONDS = 60.0  #: Extra seconds after the time of a recording.
@@ -35,7 +36,7 @@ def xprof_python(named: str) -> Path:
     return found.program
 
 
-def read_tables(python: Path, profile: UntrustedPath, program: str) -> dict[str, bytes]:
+def read_tables(python: Path, profile: UntrustedPath) -> dict[str, bytes]:
     """Return the answers of xprof's tools on a profile: a tool's name -> its answer. Failed tools are left out.
 
     `trace_viewer` has the events that tell times, `timeline` all of them, compressed.
@@ -47,6 +48,7 @@ def read_tables(python: Path, profile: UntrustedPath, program: str) -> dict[str,
         try:
             # xprof writes beside it, and reads again what lies there.
             (place / _NAME).write_bytes(profile.read(_MOST_PROFILE))
+            program = loader.templates()["trace/read.py"]
             answer = ask(str(python), "-c", program, str(place / _NAME), folder, folder="/", seconds=_SECONDS)
             tables = {
                 file.name.partition(".")[0]: file.read(_MOST_TABLE)
@@ -66,21 +68,13 @@ def read_tables(python: Path, profile: UntrustedPath, program: str) -> dict[str,
     return tables
 
 
-def sample_server(python: Path, server: str, folder: Path, seconds: int, program: str) -> None:
+def sample_server(python: Path, server: str, folder: Path, seconds: int) -> None:
     """Record for some seconds, into a folder, what a program does whose profiler listens at `host:port`.
 
     Raises VerificationFailed where nobody answers, or nothing runs there.
     """
-    answer = ask(
-        str(python),
-        "-c",
-        program,
-        server,
-        str(folder.absolute()),
-        str(seconds),
-        folder="/",
-        seconds=seconds + _ANSWER_SECONDS,
-    )
+    words = ["-c", loader.templates()["trace/sample.py"], server, str(folder.absolute()), str(seconds)]
+    answer = ask(str(python), *words, folder="/", seconds=seconds + _ANSWER_SECONDS)
     if answer.status != 0:
         raise VerificationFailed.of(
             "trace-missing",
@@ -92,7 +86,6 @@ def sample_server(python: Path, server: str, folder: Path, seconds: int, program
 def serve_page(
     python: Path,
     profile: UntrustedPath,
-    program: str,
     stoppable: Callable[[], AbstractContextManager[Stop]],
     ready: Callable[[str], None],
 ) -> None:
@@ -106,7 +99,7 @@ def serve_page(
         place.mkdir(parents=True)
         (place / _NAME).write_bytes(profile.read(_MOST_PROFILE))
         address, log = Path(folder, "address"), Path(folder, "log")
-        command = [str(python), "-c", program, folder]
+        command = [str(python), "-c", loader.templates()["trace/page.py"], folder]
         with log.open("wb") as output:
             # In our session: who closes the terminal ends the page too.
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/")

@@ -22,7 +22,7 @@ from tfdock.errors import Interrupted, VerificationFailed
 from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader
 from tfdock.trace import xprof_tables
-from tfdock.trace.recording import PythonPlace
+from tfdock.trace.script_places import PythonPlace
 from tfdock.trace.tracing import Tracer, TraceReport
 
 from ..installed.test_environment import with_module
@@ -217,7 +217,7 @@ def test_what_records_nothing_leaves_no_folder_and_no_silence(
 
 
 def shown(python: Path, folder: Path) -> tuple[TraceReport, Tracer]:
-    tracer = Tracer(xprof=str(python), templates=loader.templates(), rows=())
+    tracer = Tracer(xprof=str(python), rows=())
     folder.mkdir(parents=True)
     (folder / "host.xplane.pb").write_bytes(b"a profile")
     return tracer.read([folder], folder), tracer

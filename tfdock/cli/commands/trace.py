@@ -31,10 +31,9 @@ from tfdock.errors import as_document
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.installed.packages import tensorflow_python
-from tfdock.knowledge import loader
-from tfdock.trace.container_place import ContainerPlace, script_folder
-from tfdock.trace.recording import SESSION, PythonPlace, Script, ScriptPlace, check_script
+from tfdock.trace.recording import SESSION, check_script
 from tfdock.trace.registrations import registrations, source_files
+from tfdock.trace.script_places import ContainerPlace, PythonPlace, Script, script_folder
 from tfdock.trace.trace_facts import InputStage, TracedKernel, TracedOperation, TraceFacts
 from tfdock.trace.tracing import Tracer, TraceReport
 from tfdock.trace.xprof_tables import xprof_python
@@ -128,7 +127,7 @@ def trace(
         raise typer.BadParameter("`--case` runs the script again: give it with the Python and the script")
     if is_wheel(place) and not script:
         raise typer.BadParameter(f"name the script that runs with the wheel: `tfdock trace {place} train.py`")
-    tracer = Tracer(xprof=xprof, templates=loader.templates(), rows=knowledge_for(settings).slow_causes)
+    tracer = Tracer(xprof=xprof, rows=knowledge_for(settings).slow_causes)
     sources = source_files(source) if source else []
     # With the process's number: two may start at once.
     folder = out / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
@@ -165,7 +164,7 @@ def trace(
 @contextmanager
 def _script_place(
     settings: Settings, place: str, words: Sequence[str], xprof: str, *, as_json: bool
-) -> Iterator[ScriptPlace]:
+) -> Iterator[PythonPlace | ContainerPlace]:
     """Yield where a script runs: a Python of this machine, or a wheel in a container."""
     if not is_wheel(place):
         python, tensorflow = tensorflow_python(place)

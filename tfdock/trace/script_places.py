@@ -1,16 +1,24 @@
-"""Run a script with a wheel in a container: it sees the folder of the script alone, and no network."""
+"""Where a traced script runs: with a Python of this machine, or with a wheel in a container.
+
+`run` runs it under a program, which gets the request and leaves its files in the folder, and returns the exit status,
+below 0 the number of the signal that ended it. `time_case` returns the last line that a program prints.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
 import stat
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfdock.errors import EngineError
 from tfdock.host.files import make_folder
+from tfdock.host.hardware import ask, last_line
+from tfdock.host.supervise import Stop, Stopper
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.trace.recording import SESSION
 from tfdock.types import ExpectedFiles
@@ -19,6 +27,7 @@ from tfdock.verify.wheel_in_container import MADE, WheelInContainer
 
 #: Results of a container that ends with an error are not used, and a trace is kept however its script ends.
 _KEEP_STATUS = f'status=0; "$@" || status=$?; echo "$status" > {MADE}/status'
+_LOOK_SECONDS, _CASE_SECONDS = 0.2, 300.0
 _RESULTS = (
     ExpectedFiles(pattern="status"),
     ExpectedFiles(pattern="capture.json"),
@@ -42,22 +51,52 @@ def script_folder(words: Sequence[str]) -> Path:
         strange = (file.name for file in files if not any(kind(file.status.st_mode) for kind in kinds))
         why = next((f"{name} is a socket, pipe or device" for name in strange), "")
     if why:
-        message, fix = (
-            f"a stranger's wheel does not get the folder {found}: {why}",
-            "move the script into a new folder",
-        )
-        raise EngineError.of("mount-refused", message, fix)
+        message = f"a stranger's wheel does not get the folder {found}: {why}"
+        raise EngineError.of("mount-refused", message, "move the script into a new folder")
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PythonPlace:
+    """A Python of this machine. The script has the caller's folder and environment.
+
+    Ctrl-C reaches the script and the caller, SIGTERM is passed on; a second signal, or some seconds, kill the script.
+    """
+
+    python: Path
+    stoppable: Callable[[], AbstractContextManager[Stop]]
+    stdout: int | None = None  #: A file descriptor for the script's output; None for the caller's own output.
+
+    def run(self, words: Sequence[str], program: str, request: Mapping[str, object], folder: Path) -> int:
+        """Run a script; raises Interrupted."""
+        asked = json.dumps({**request, "folder": str(folder.absolute())})
+        with self.stoppable() as stop:
+            process = subprocess.Popen([str(self.python), "-c", program, asked, *words], stdout=self.stdout)
+            gently, by_force = lambda: process.terminate() if stop.terminated else None, stop.check
+            stopper = Stopper(stop, gently=gently, by_force=by_force)
+            try:
+                while True:
+                    with suppress(subprocess.TimeoutExpired):
+                        return process.wait(_LOOK_SECONDS)
+                    stopper.tick()
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    process.wait()
+
+    def time_case(self, program: Path) -> str:
+        """Return the last line that a program prints."""
+        return last_line(ask(str(self.python), str(program), seconds=_CASE_SECONDS).text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPlace:
-    """A wheel in a container that sees the `folder`. `show` gets each line that the script prints."""
+    """A wheel in a container, which sees the script's `folder` and no network. `show` gets each printed line."""
 
     wheel: WheelInContainer
     folder: Path
     show: Callable[[str], object]
-    python: Path | None = None
+    python: None = None  #: Its paths name nothing on this machine.
 
     def feed(self, data: bytes) -> None:
         """Read some bytes of output: each line of it comes to `shown_line` too."""
@@ -68,7 +107,7 @@ class ContainerPlace:
         return ""
 
     def run(self, words: Sequence[str], program: str, request: Mapping[str, object], folder: Path) -> int:
-        """See `ScriptPlace`. The working folder is the script's, with `-m` the caller's, and read-only."""
+        """Run a script. The working folder is the script's, with `-m` the caller's, and read-only."""
         words = [words[0] if words[0] == "-m" else Path(words[0]).name, *words[1:]]
         asked = json.dumps({**request, "folder": MADE})
         kept = self.wheel.run(
@@ -85,9 +124,19 @@ class ContainerPlace:
         return 1 if status is None else 128 - status if status > 128 else status
 
     def time_case(self, program: Path) -> str:
-        """See `ScriptPlace`."""
+        """Return the last line that a program prints."""
         name = f"{HERE}/case/{program.name}"
         self.wheel.run(
             [str(self.wheel.python), name], mounts=[read_only_mount(program.resolve(), f"case/{program.name}")]
         )
         return self.wheel.last_line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A script, where it runs, and which of its steps are recorded."""
+
+    place: PythonPlace | ContainerPlace
+    words: Sequence[str]  #: The script and its arguments, or `-m`, a module and its arguments.
+    skip: int  #: Steps that are left out at the start.
+    steps: int  #: Steps that are recorded.
