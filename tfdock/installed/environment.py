@@ -113,28 +113,22 @@ def read_environment(text: str, knowledge: KnowledgeBase) -> Environment:
     tensorflow = find_tensorflow(interpreter.path) if not interpreter.trouble else None
     packages = distributions(interpreter.path)
     own = own_versions(interpreter.path)
-    partial = Environment(
+    found = Environment(
         interpreter=interpreter,
-        versions={name: version for name, (version, _) in (packages | own).items()},
-        leftovers=leftovers(interpreter.path),
-        variables=variables,
-        driver=read_driver(),
-    )
-    if tensorflow is None:
-        return partial
-    whole = replace(
-        partial,
         tensorflow=tensorflow,
-        accelerator=_accelerator(tensorflow, knowledge),
+        accelerator=_accelerator(tensorflow, knowledge) if tensorflow else None,
+        versions={name: version for name, (version, _) in (packages | own).items()},
         folders={name: folder for name, (_, folder) in own.items()},
         foreign_numpy=foreign_numpy(interpreter.path, interpreter.suffix),
         foreign_kernel=foreign_kernel(interpreter),
-        host=local_host(),
+        leftovers=leftovers(interpreter.path),
+        variables=variables,
+        driver=read_driver(),
+        host=local_host() if tensorflow else Host(),  # drivers' tools can take seconds
         cpu_flags=_cpu_flags(),
         uncached=_uncached(),
     )
-    whole = replace(whole, without_bitcode=_without_bitcode(whole, knowledge))
-    return _with_libraries(whole, packages, knowledge)
+    return _with_libraries(replace(found, without_bitcode=_without_bitcode(found, knowledge)), packages, knowledge)
 
 
 def _accelerator(tensorflow: InstalledTensorflow, knowledge: KnowledgeBase) -> Accelerator | None:

@@ -18,7 +18,7 @@ import json, platform, site, struct, sys, sysconfig
 answer = {{
     "version": platform.python_version(), "bits": 8 * struct.calcsize("P"), "platform": sysconfig.get_platform(),
     "suffix": sysconfig.get_config_var("EXT_SUFFIX") or "", "prefix": sys.prefix,
-    "path": [name for name in sys.path if name],
+    "path": list(dict.fromkeys(name for name in sys.path if name)),
     "user_site": site.getusersitepackages() if site.ENABLE_USER_SITE else "",
 }}
 print("\\n{_MARK}" + json.dumps(answer))
@@ -26,34 +26,28 @@ print("\\n{_MARK}" + json.dumps(answer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
-    version: Line
-    bits: Annotated[int, below(1000)]
-    platform: Line
-    suffix: Line
-    prefix: Line
-    path: list[Line]
-    user_site: Line
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedPython:
-    """A Python: the file to call, and what it says of itself.
+class PythonFacts:
+    """What a Python says of itself.
 
     `version` is as `3.11.2`, `platform` as sysconfig has it (`linux-x86_64`), `suffix` that of extension modules
     (`.cpython-311-x86_64-linux-gnu.so`), `path` its sys.path without the script's folder, `user_site` the folder of
-    the user's own packages, empty if it looks into none. `trouble` says why it does not start; then nothing else is
-    known.
+    the user's own packages, empty if it looks into none.
     """
 
+    version: Line = ""
+    bits: Annotated[int, below(1000)] = 0
+    platform: Line = ""
+    suffix: Line = ""
+    prefix: Line = ""
+    path: tuple[Line, ...] = ()
+    user_site: Line = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedPython(PythonFacts):
+    """A Python: the file to call, and what it says of itself. `trouble` says why it does not start."""
+
     program: Path
-    version: str = ""
-    bits: int = 0
-    platform: str = ""
-    suffix: str = ""
-    prefix: str = ""
-    path: tuple[str, ...] = ()
-    user_site: str = ""
     trouble: str = ""
 
     @property
@@ -71,11 +65,11 @@ def interpreter_at(text: str) -> AskedPython:
     answer = ask(str(program), "-c", _QUESTION, folder="/")  # a module of the working folder shadows none
     line = next((line for line in reversed(answer.text.splitlines()) if line.startswith(_MARK)), "")
     try:
-        told: _Answer = parse(_Answer, line.removeprefix(_MARK))
+        told: PythonFacts = parse(PythonFacts, line.removeprefix(_MARK))
     except Malformed:
         trouble = last_line(answer.text)[:200] or f"it ends with exit status {answer.status}"
         return AskedPython(program=program, trouble=trouble)
-    return AskedPython(program=program, **{**asdict(told), "path": tuple(dict.fromkeys(told.path))})
+    return AskedPython(program=program, **asdict(told))
 
 
 def started_python(text: str) -> AskedPython:

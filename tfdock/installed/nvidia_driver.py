@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def read_driver() -> NvidiaDriver:
     nodes = sorted(map(str, names))
     return NvidiaDriver(
         module=loaded_driver(text_of("/proc/driver/nvidia/version")),
-        cards=sum(1 for _ in _cards()),
+        cards=sum(map(_is_card, Path("/sys/bus/pci/devices").glob("*"))),
         nodes=tuple(nodes),
         shut=tuple(node for node in nodes if not os.access(node, os.R_OK | os.W_OK)),
         container=any(Path(name).exists() for name in ("/.dockerenv", "/run/.containerenv")),
@@ -61,7 +60,5 @@ def read_driver() -> NvidiaDriver:
     )
 
 
-def _cards() -> Iterator[Path]:
-    for device in Path("/sys/bus/pci/devices").glob("*"):
-        if text_of(device / "vendor").strip() == _VENDOR and text_of(device / "class").startswith(_DISPLAYS):
-            yield device
+def _is_card(device: Path) -> bool:
+    return text_of(device / "vendor").strip() == _VENDOR and text_of(device / "class").startswith(_DISPLAYS)

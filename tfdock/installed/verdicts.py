@@ -78,7 +78,7 @@ class _Verdicts:
             return
         if self.its.accelerator.accelerator != "cuda":
             other = self.its.accelerator.accelerator
-            yield _skipped("gpu", f"only NVIDIA's driver and libraries are checked, not {other}'s")
+            yield skipped_check("gpu", f"only NVIDIA's driver and libraries are checked, not {other}'s")
             return
         driver = [*self._driver()]
         yield from driver
@@ -88,7 +88,7 @@ class _Verdicts:
             yield from self._cudnn()
             yield from self._gpu_code()
             yield from self._bitcode()
-        yield _skipped("not looked at", _UNSEEN)
+        yield skipped_check("not looked at", _UNSEEN)
 
     # --- the environment ------------------------------------------------------------------------------------------
 
@@ -97,15 +97,15 @@ class _Verdicts:
         if its.program.suffix == ".exe":
             found = "this is a Windows Python: since 2.11 TensorFlow sees no GPU under Windows"
             fix = "install a Python inside WSL2, and TensorFlow in it"
-            yield _failed("interpreter", "python-unusable", found, fix)
+            yield failed_check("interpreter", "python-unusable", found, fix)
         elif its.trouble:
             found = f"{its.program} does not start like a Python: {its.trouble}"
             alone = f"`{shlex.quote(str(its.program))} -I -S -c pass`"
             fix = f"{alone} shows whether the cause is Python itself, or PYTHONPATH and start-up files"
-            yield _failed("interpreter", "python-unusable", found, fix)
+            yield failed_check("interpreter", "python-unusable", found, fix)
         elif its.bits == 32:
             found = f"it is a Python of 32 bits ({its.version}): TensorFlow has no wheel for it"
-            yield _failed("interpreter", "python-unusable", found, "install a Python of 64 bits")
+            yield failed_check("interpreter", "python-unusable", found, "install a Python of 64 bits")
 
     def _package(self) -> Iterator[PreflightCheck]:
         its, tensorflow = self.its.interpreter, self.its.tensorflow
@@ -113,7 +113,7 @@ class _Verdicts:
         if tensorflow is None:
             yield self._no_tensorflow(said)
             return
-        yield _ok("interpreter", said)
+        yield ok_check("interpreter", said)
         inside = next((folder for folder in its.path if tensorflow.folder.is_relative_to(folder)), "")
         if not tensorflow.wheels:
             yield self._shadowed(tensorflow, inside)
@@ -125,7 +125,7 @@ class _Verdicts:
         if wheel.pythons and not any(runs_on_python(tag, "none", its.minor) for tag in wheel.pythons):
             tags = ", ".join(wheel.pythons)
             found = f"{wheel.name} {wheel.version} was installed for {tags}, and this is Python {its.version}"
-            yield _failed("tensorflow", "tensorflow-damaged", found, self._install(wheel))
+            yield failed_check("tensorflow", "tensorflow-damaged", found, self._install(wheel))
             return
         yield from self._leaks(inside)
 
@@ -135,13 +135,13 @@ class _Verdicts:
         # musl: Alpine's C library. There are no wheels for it.
         if "musl" in its.suffix:
             found = f"{said}, of musl (Alpine): TensorFlow has no wheel for it"
-            return _failed("tensorflow", "python-unusable", found, "take an image of Debian or Ubuntu")
+            return failed_check("tensorflow", "python-unusable", found, "take an image of Debian or Ubuntu")
         if not served:
             newest = max(rows, key=lambda row: Version(row.release))
             found = f"there is no TensorFlow in {said}, and no known release has a wheel for it"
             python = newest.pythons[-1]
             fix = f"`python{python} -m venv tf && tf/bin/pip install tensorflow=={newest.newest}`"
-            return _failed("tensorflow", "python-unusable", found, fix)
+            return failed_check("tensorflow", "python-unusable", found, fix)
         newest = max(served, key=lambda row: Version(row.release))
         found, version = f"there is no TensorFlow in {said}", newest.newest
         if left := self.its.leftovers:
@@ -149,18 +149,18 @@ class _Verdicts:
             told = (re.search(r"-(\d[\w.]*)\.dist-info$", path.name) for path in left)
             version = next((match[1] for match in told if match), version)
         fix = f"`{self._pip} install {self._requirement(version, newest)}`"
-        return _failed("tensorflow", "tensorflow-missing", found, fix)
+        return failed_check("tensorflow", "tensorflow-missing", found, fix)
 
     def _shadowed(self, tensorflow: InstalledTensorflow, inside: str) -> PreflightCheck:
         if tensorflow.origin and not tensorflow.origin.endswith("/tensorflow/__init__.py"):
             found = f"`import tensorflow` runs {tensorflow.origin}, which is not TensorFlow"
-            return _failed("tensorflow", "tensorflow-shadowed", found, f"rename or move {tensorflow.origin}")
+            return failed_check("tensorflow", "tensorflow-shadowed", found, f"rename or move {tensorflow.origin}")
         if not tensorflow.origin:
             found = f"{tensorflow.folder} has no __init__.py: an uninstallation left it, or it is another program's"
             fix = f"`rm -r {shlex.quote(str(tensorflow.folder))}`, then `{self._pip} install tensorflow`"
-            return _failed("tensorflow", "tensorflow-shadowed", found, fix)
+            return failed_check("tensorflow", "tensorflow-shadowed", found, fix)
         found = f"no record in {inside or 'its folder'} lists {tensorflow.origin}: it is a checkout or a copy"
-        return _skipped("tensorflow", found)
+        return skipped_check("tensorflow", found)
 
     def _leaks(self, inside: str) -> Iterator[PreflightCheck]:
         """Tell where a TensorFlow comes from that does not lie in the environment itself."""
@@ -169,7 +169,7 @@ class _Verdicts:
         if why := self._outside(Path(inside))[0]:
             yield _warned("tensorflow", "tensorflow-shadowed", f"{said}, {why}")
         else:
-            yield _ok("tensorflow", said)
+            yield ok_check("tensorflow", said)
 
     def _outside(self, folder: Path) -> tuple[str, str]:
         """Return why a folder is on the path, and what leaves it out; empty if it is the environment's own."""
@@ -190,19 +190,19 @@ class _Verdicts:
             whole = [one for one in wheels if one.is_whole]
             lies = f"the files are those of {whole[0].name}" if len(whole) == 1 else "their files are mixed"
             found = f"{names} are installed over each other in one folder: {lies}"
-            yield _failed("files", "tensorflow-damaged", found, self._one_instead(wheels))
+            yield failed_check("files", "tensorflow-damaged", found, self._one_instead(wheels))
         elif wheel.shut:
             folder = shlex.quote(str(self.its.tensorflow.folder)) if self.its.tensorflow else ""
             found = f"this user may not read {wheel.shut} of {wheel.name} {wheel.version}"
-            yield _failed("files", "tensorflow-damaged", found, f"as its owner: `chmod -R a+rX {folder}`")
+            yield failed_check("files", "tensorflow-damaged", found, f"as its owner: `chmod -R a+rX {folder}`")
         elif not wheel.is_whole:
             (missing, first), (changed, other) = wheel.missing, wheel.changed
             said = [f"{missing:,} files are missing ({first})"] if missing else []
             said += [f"{changed:,} libraries have another size than RECORD says ({other})"] if changed else []
             fix = f"`{self._pip} install --force-reinstall --no-deps {_quoted(f'{wheel.name}=={wheel.version}')}`"
-            yield _failed("files", "tensorflow-damaged", f"of {wheel.name} {wheel.version}, {joined(said)}", fix)
+            yield failed_check("files", "tensorflow-damaged", f"of {wheel.name} {wheel.version}, {joined(said)}", fix)
         else:
-            yield _ok("files", "all files that its RECORD lists are there, libraries in their sizes")
+            yield ok_check("files", "all files that its RECORD lists are there, libraries in their sizes")
 
     def _cpu(self) -> Iterator[PreflightCheck]:
         release, flags = self._release, self.its.cpu_flags
@@ -214,7 +214,7 @@ class _Verdicts:
             if applies(release, row.official or "") and row.feature not in flags:
                 found = f"this CPU has no {row.feature}, which official wheels use: `Illegal instruction`"
                 fix = "build a wheel for this CPU: a profile with `optimize: native`"
-                yield _failed("cpu", "cpu-lacks-feature", found, fix)
+                yield failed_check("cpu", "cpu-lacks-feature", found, fix)
 
     def _cpp_library(self) -> Iterator[PreflightCheck]:
         library, lacks = self.its.old_stdcxx
@@ -224,7 +224,7 @@ class _Verdicts:
             leaks = folder in self.its.variables.get("LD_LIBRARY_PATH", "").split(":")
             newer = "install a newer library (`conda install libstdcxx-ng`)"
             fix = f"take {folder} out of LD_LIBRARY_PATH" if leaks else newer
-            yield _failed("libstdc++", "cpp-library-old", found, fix)
+            yield failed_check("libstdc++", "cpp-library-old", found, fix)
 
     def _versions(self) -> Iterator[PreflightCheck]:
         """Name packages with which this release is known to die when it is imported."""
@@ -237,7 +237,7 @@ class _Verdicts:
         if fatal := [name for name in missing if any(row.package == name for row in rows)]:
             said = f"{joined(fatal)}, which {wheels[0].name} requires, {'are' if fatal[1:] else 'is'} not installed"
             again = f"`{self._pip} install {_quoted(f'{wheels[0].name}=={wheels[0].version}')}`"
-            yield _failed("versions", "requirement-breaks", said, again)
+            yield failed_check("versions", "requirement-breaks", said, again)
         elif missing:
             yield _warned("versions", "requirement-breaks", f"not installed, though required: {joined(missing)}")
         for row in rows:
@@ -250,10 +250,10 @@ class _Verdicts:
                 f"NumPy's {numpy} is for another Python than {self.its.interpreter.version}: it cannot be imported"
             )
             again = f"`{self._pip} install --force-reinstall --no-deps {_quoted('numpy==' + known.get('numpy', ''))}`"
-            yield _failed("versions", "requirement-breaks", found, again)
+            yield failed_check("versions", "requirement-breaks", found, again)
         elif not broken and not missing and self._release:
             named = [f"{name} {known[name]}" for name in VERSION_FILES if name in known]
-            yield _ok("versions", f"none of {joined(named) if named else 'its packages'} is known to break it")
+            yield ok_check("versions", f"none of {joined(named) if named else 'its packages'} is known to break it")
 
     def _breaks(self, row: RequirementLimit, limit: str, version: str) -> PreflightCheck:
         own, folder = self._own_range(row.package), self.its.folders.get(row.package)
@@ -261,7 +261,7 @@ class _Verdicts:
         alone = folder and self.its.tensorflow and folder != self.its.tensorflow.folder.parent
         why, fix = self._outside(folder) if folder and alone else ("", "")
         wants = own if own and not _matches(version, own) else limit
-        return _failed(
+        return failed_check(
             "versions",
             "requirement-breaks",
             f"{row.package} {version}{why and f' ({why})'} breaks TensorFlow {self.its.version}: `{row.says}`",
@@ -280,10 +280,10 @@ class _Verdicts:
         its, wheels = self.its, self.its.wheels
         name = wheels[0].name if wheels else "this TensorFlow"
         if its.tensorflow and its.tensorflow.build_info is None:
-            yield _skipped("build", "no readable build_info.py states whether it is built for GPUs")
+            yield skipped_check("build", "no readable build_info.py states whether it is built for GPUs")
             return
         if not its.driver.has_gpu:
-            yield _ok("gpu", f"{name} is built for the CPU, and there is no NVIDIA GPU here")
+            yield ok_check("gpu", f"{name} is built for the CPU, and there is no NVIDIA GPU here")
             return
         found = f"{name} {its.version} is built for the CPU only: it sees no GPU and prints nothing about it"
         machine = its.interpreter.platform.removeprefix("linux-")
@@ -293,17 +293,17 @@ class _Verdicts:
             fix = self._one_instead(wheels)
         else:
             fix = "install a wheel that is built for GPUs"
-        yield _failed("build", "tensorflow-for-cpu", found, fix)
+        yield failed_check("build", "tensorflow-for-cpu", found, fix)
 
     def _driver(self) -> Iterator[PreflightCheck]:
         """Walk up the ladder of the driver: the first rung that is missing is the cause."""
         its, hidden = self.its.driver, self.its.variables.get("CUDA_VISIBLE_DEVICES")
         if not its.has_gpu:
-            yield _ok("gpu", "no NVIDIA GPU was found: TensorFlow runs on the CPU")
+            yield ok_check("gpu", "no NVIDIA GPU was found: TensorFlow runs on the CPU")
             return
         if hidden is not None and not self._names_a_gpu(hidden.partition(",")[0].strip()):
             found = f"CUDA_VISIBLE_DEVICES={hidden or '(empty)'} hides every GPU"
-            yield _failed("driver", "gpu-hidden", found, "`unset CUDA_VISIBLE_DEVICES`")
+            yield failed_check("driver", "gpu-hidden", found, "`unset CUDA_VISIBLE_DEVICES`")
         yield from self._wsl() if its.wsl else self._module()
 
     def _names_a_gpu(self, entry: str) -> bool:
@@ -316,13 +316,13 @@ class _Verdicts:
         if not its.paravirtual:
             fix = "in Windows: `wsl --set-version DISTRIBUTION 2`, `wsl --update`, then NVIDIA's driver"
             found = "this Linux of Windows has no /dev/dxg: it is WSL 1, or Windows has no driver"
-            yield _failed("driver", "driver-unusable", found, fix)
+            yield failed_check("driver", "driver-unusable", found, fix)
         elif libcuda and libcuda.found.path and not str(libcuda.found.path).startswith("/usr/lib/wsl/"):
             found = f"{libcuda.found.path} is found before Windows' own driver in /usr/lib/wsl/lib"
             fix = "`sudo apt purge 'libnvidia-*' 'nvidia-*'`: under WSL2 no driver is installed in Linux"
-            yield _failed("driver", "driver-unusable", found, fix)
+            yield failed_check("driver", "driver-unusable", found, fix)
         else:
-            yield _ok("driver", "Windows' driver, through /dev/dxg")
+            yield ok_check("driver", "Windows' driver, through /dev/dxg")
 
     def _module(self) -> Iterator[PreflightCheck]:
         its = self.its.driver
@@ -331,20 +331,20 @@ class _Verdicts:
         if its.container and not its.gpus:
             found = "this container has no GPU: no /dev/nvidia0 or other device"
             fix = "start it with `docker run --gpus all …`, or `--device nvidia.com/gpu=all`"
-            yield _failed("driver", "container-without-gpu", found, fix)
+            yield failed_check("driver", "container-without-gpu", found, fix)
         elif not its.module:
             free = "; the free driver `nouveau` is" if its.nouveau else ""
             found = f"there is an NVIDIA GPU, but NVIDIA's kernel module is not loaded{free}"
             driver = "install NVIDIA's driver (`sudo ubuntu-drivers install`) and restart"
             fix = f"{driver}; Secure Boot needs a signed module"
-            yield _failed("driver", "driver-unusable", found, fix)
+            yield failed_check("driver", "driver-unusable", found, fix)
         elif its.shut:
             fix = "add the user to the group of these files (`sudo usermod -aG video $USER`), and log in again"
-            yield _failed("driver", "driver-unusable", f"this user may not use {joined(its.shut)}", fix)
+            yield failed_check("driver", "driver-unusable", f"this user may not use {joined(its.shut)}", fix)
         elif lost:
             error = "CUDA_ERROR_UNKNOWN" if its.gpus else "CUDA_ERROR_NO_DEVICE"
             found = f"there is no {joined(lost)}: CUDA cannot start (`{error}`)"
-            yield _failed("driver", "driver-unusable", found, "`sudo nvidia-modprobe -u -c=0`")
+            yield failed_check("driver", "driver-unusable", found, "`sudo nvidia-modprobe -u -c=0`")
         else:
             yield from self._driver_library()
 
@@ -353,27 +353,27 @@ class _Verdicts:
         path = libcuda.found.path if libcuda else None
         if libcuda and path is None:
             found = f"{libcuda.row.library} is found nowhere, though the kernel's module is loaded"
-            yield _failed("driver", "driver-unusable", found, self._driver_libraries)
+            yield failed_check("driver", "driver-unusable", found, self._driver_libraries)
             return
         if libcuda and libcuda.found.damaged:
-            yield _failed("driver", "driver-unusable", *self._damaged(libcuda))
+            yield failed_check("driver", "driver-unusable", *self._damaged(libcuda))
             return
         own = re.search(r"libcuda\.so\.(\d+\.\d+[\d.]*)$", str(path and path.resolve()))
         if path and "stubs" in path.parts:
             found = f"{path} is found first: the toolkit's stub, which only links (`CUDA_ERROR_STUB_LIBRARY`)"
-            yield _failed("driver", "driver-unusable", found, f"take {path.parent} out of LD_LIBRARY_PATH")
+            yield failed_check("driver", "driver-unusable", found, f"take {path.parent} out of LD_LIBRARY_PATH")
         elif own and own[1] != its.module:
             found = f"{path} is of driver {own[1]}, and the kernel's module of {its.module}"
             fix = "restart: the driver was updated, and the old module still runs"
             if path and "compat" in path.parts:
                 fix = f"take {path.parent} out of the search: it is the package cuda-compat's"
-            yield _failed("driver", "driver-unusable", found, fix)
+            yield failed_check("driver", "driver-unusable", found, fix)
         elif floor := self._too_old():
             found = f"the driver {its.module} is too old for a TensorFlow of {floor[0]}, which needs {floor[1]}"
             fix = f"install driver {floor[1]} or newer, or a TensorFlow for an older CUDA"
-            yield _failed("driver", "driver-too-old", found, fix)
+            yield failed_check("driver", "driver-too-old", found, fix)
         else:
-            yield _ok("driver", f"{its.module}, {its.gpus} GPU(s)")
+            yield ok_check("driver", f"{its.module}, {its.gpus} GPU(s)")
 
     def _too_old(self) -> tuple[str, Version] | None:
         """Return the toolkit of the build and its least driver, if the driver is older."""
@@ -389,18 +389,20 @@ class _Verdicts:
         damaged = next((one for one in needed if one.found.damaged), None)
         lacking = [(one, lack) for one in needed for lack in one.found.lacks]
         if not needed:
-            yield _skipped("libraries", f"tfdock does not know the libraries that {self.its.version or 'it'} opens")
+            yield skipped_check(
+                "libraries", f"tfdock does not know the libraries that {self.its.version or 'it'} opens"
+            )
         elif damaged:
-            yield _failed("libraries", "gpu-library-missing", *self._damaged(damaged))
+            yield failed_check("libraries", "gpu-library-missing", *self._damaged(damaged))
         elif lost:
             yield self._lost(lost)
         elif lacking:
             one, (name, by) = lacking[0]
             found = f"{one.found.path} is found, and {name}, which {by} needs, is not"
-            yield _failed("libraries", "gpu-library-missing", found, self._install_libraries([one]))
+            yield failed_check("libraries", "gpu-library-missing", found, self._install_libraries([one]))
         else:
             by = joined(dict.fromkeys(one.found.by for one in needed))
-            yield _ok("libraries", f"all {len(needed)} that it opens are found, by {by}")
+            yield ok_check("libraries", f"all {len(needed)} that it opens are found, by {by}")
 
     def _damaged(self, one: OpenedLibrary) -> tuple[str, str]:
         """Return the cause and the fix for a file that is found as a library and is not one."""
@@ -416,13 +418,13 @@ class _Verdicts:
             other = f"; there is {joined(near)}, of another CUDA or cuDNN" if near else ""
             verb = "are" if len(lost) > 1 else "is"
             found = f"{names} {verb} found nowhere{other}: without {them} TensorFlow sees no GPU"
-            return _failed("libraries", "gpu-library-missing", found, self._install_libraries(lost))
+            return failed_check("libraries", "gpu-library-missing", found, self._install_libraries(lost))
         folders = list(dict.fromkeys(str(one.unsearched[0].parent) for one in lost))
         verb, where = ("lie", "folders that are") if len(lost) > 1 else ("lies", "a folder that is")
         found = f"{names} {verb} in {where} not searched: without {them} TensorFlow sees no GPU"
         search = f'{shlex.quote(":".join(folders))}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"'
         fix = f"`export LD_LIBRARY_PATH={search}`, in the shell that starts the program"
-        return _failed("libraries", "gpu-library-unsearched", found, fix)
+        return failed_check("libraries", "gpu-library-unsearched", found, fix)
 
     def _install_libraries(self, lost: Sequence[OpenedLibrary]) -> str:
         wheels = self.its.wheels
@@ -447,14 +449,14 @@ class _Verdicts:
         if Version(one.version) >= Version(tested).minor or not Version(one.version).matches(
             Version(one.row.version)
         ):
-            yield _ok("cudnn", f"{one.version}, of {one.owner or one.found.path}; built with {tested}")
+            yield ok_check("cudnn", f"{one.version}, of {one.owner or one.found.path}; built with {tested}")
             return
         found = f"{one.found.path} is cuDNN {one.version}, and {tested} was built with: the first convolution fails"
         least, folder = Version(tested).minor, one.found.path.parent
         fix = f"install cuDNN {least} or newer, or take {folder} out of LD_LIBRARY_PATH"
         if one.owner:
             fix = f"`{self._pip} install {_quoted(f'{one.owner}>={least},<{least.parts[0] + 1}')}`"
-        yield _failed("cudnn", "cudnn-too-old", found, fix)
+        yield failed_check("cudnn", "cudnn-too-old", found, fix)
 
     def _gpu_code(self) -> Iterator[PreflightCheck]:
         """Judge the wheel's GPU code for the GPUs here, by the targets that it lists and by rows.
@@ -482,7 +484,7 @@ class _Verdicts:
         named = find_gpu(self.knowledge, *local_words(self.knowledge, [local]))
         target = named.target if named else local.target
         if target is None or facts.accelerator is None:
-            yield _skipped("gpu code", f"tfdock does not know the code for {local.name}")
+            yield skipped_check("gpu code", f"tfdock does not know the code for {local.name}")
             return
         # A GPU that is newer than the rows is judged by its target.
         card = named or Gpu(gpu=local.name, accelerator=local.accelerator, target=target, source=())
@@ -495,9 +497,9 @@ class _Verdicts:
             against = [f"{said}, which it cannot here: {self.its.uncompiled}"]
         if against:
             fix = f"`tfdock advise {named.gpu if named else target}` shows the wheel or build for it"
-            yield _failed("gpu code", "gpu-not-served", against[0], fix)
+            yield failed_check("gpu code", "gpu-not-served", against[0], fix)
         elif answer.starts_at_once:
-            yield _ok("gpu code", said)
+            yield ok_check("gpu code", said)
         else:
             again = f", and again at every start ({self.its.uncached})" if self.its.uncached else ""
             said += f", for half an hour or longer{again}"
@@ -574,11 +576,13 @@ def _quoted(requirement: str) -> str:
     return f'"{requirement}"' if _PLAIN.fullmatch(requirement) else shlex.quote(requirement)
 
 
-def _ok(name: str, found: str) -> PreflightCheck:
+def ok_check(name: str, found: str) -> PreflightCheck:
+    """Return a check that found nothing wrong."""
     return PreflightCheck(name=name, status=OK, found=found)
 
 
-def _skipped(name: str, found: str) -> PreflightCheck:
+def skipped_check(name: str, found: str) -> PreflightCheck:
+    """Return a check that could not be made, with the reason."""
     return PreflightCheck(name=name, status=SKIPPED, found=found)
 
 
@@ -586,7 +590,9 @@ def _warned(name: str, code: str, found: str) -> PreflightCheck:
     return PreflightCheck(name=name, status=WARNING, found=found, code=code)
 
 
-def _failed(name: str, code: str, found: str, fix: str) -> PreflightCheck:
+def failed_check(name: str, code: str, found: str, fix: str) -> PreflightCheck:
+    """Return a check that fails the command; with an empty text, it has no fix."""
+    fixes = (fix,) if fix else ()
     return PreflightCheck(
-        name=name, status=FAILED, found=found, code=code, fixes=(fix,), exit_code=ExitCode.VERIFICATION
+        name=name, status=FAILED, found=found, code=code, fixes=fixes, exit_code=ExitCode.VERIFICATION
     )
