@@ -200,7 +200,11 @@ class Capture:
                 capture.own_session = False
 
         trace.Trace.__init__, _pywrap_profiler.ProfilerSession = marked, Session
-        os.register_at_fork(after_in_child=self.forked)
+        self.begin()
+
+    def begin(self):
+        if hasattr(os, "register_at_fork"):  # Python 3.7
+            os.register_at_fork(after_in_child=self.forked)
         before_exit(self.end)
         self.start(self.seconds)
 
@@ -256,10 +260,7 @@ class SessionCapture(Capture):
         if make_callable:
             BaseSession._make_callable_from_options = lambda session, options: Callable(session, options)
             self.around(Callable, "__call__")
-        if hasattr(os, "register_at_fork"):  # Python 3.7
-            os.register_at_fork(after_in_child=self.forked)
-        before_exit(self.end)
-        self.start(self.seconds)
+        self.begin()
 
     @contextlib.contextmanager
     def marked(self, name, step_num, **_):

@@ -17,7 +17,6 @@ from tfdock.errors import (
     ExitCode,
     Incompatible,
     OutOfMemory,
-    Problem,
     ProfileError,
     TfdockError,
     combined_exit_code,
@@ -163,15 +162,7 @@ def _ask_engine(engine: Engine) -> tuple[EngineInfo | None, PreflightCheck]:
     try:
         info = engine.info()
     except EngineError as error:
-        problem: Problem = error.problems[0]
-        return None, PreflightCheck(
-            name="engine",
-            code=problem.code,
-            status=FAILED,
-            found=problem.message,
-            fixes=problem.fixes,
-            exit_code=ExitCode.ENGINE,
-        )
+        return None, preflight.failed_by(error.problems[0], "engine", ExitCode.ENGINE)
     return info, preflight.engine_check(info)
 
 

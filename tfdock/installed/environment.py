@@ -34,7 +34,6 @@ VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
 _STDCXX = "libstdc++.so.6"
 _COMPILER = "libnvidia-ptxjitcompiler.so.1"
 #: Where CUDA lies when it does not come from pip. It is searched if LD_LIBRARY_PATH or ld.so.conf says so.
-_SYSTEM = ("/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib", "/usr/lib/cuda*/lib64", "/opt/cuda/lib64")
 _TOOLKITS = ("usr/local/cuda*", "usr/lib/cuda*", "opt/cuda")
 
 
@@ -195,7 +194,7 @@ def _owner(path: Path, one: OpenedLibrary, packages: Mapping[str, tuple[str, Pat
 def _folders(found: Environment) -> list[Path]:
     """Return the folders that may hold the accelerator's libraries, whether or not they are searched."""
     named = [Path(folder).glob("nvidia/*/lib") for folder in found.interpreter.path]
-    system = [Path("/").glob(pattern.lstrip("/")) for pattern in _SYSTEM]
+    system = [Path("/").glob(f"{place}/{below}") for place in _TOOLKITS for below in ("lib64", "targets/*/lib")]
     return [
         *(folder for folders in (*named, *system) for folder in sorted(folders)),
         Path(found.interpreter.prefix, "lib"),

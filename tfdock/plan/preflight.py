@@ -65,6 +65,19 @@ class PreflightCheck:
         return Problem(self.code, message, fixes=self.fixes, severity=severity, file=self.profile)
 
 
+def failed_by(problem: Problem, name: str, exit_code: int, *, profile: str | None = None) -> PreflightCheck:
+    """Return the failed check of that name for an error's problem."""
+    return PreflightCheck(
+        name=name,
+        code=problem.code,
+        status=FAILED,
+        found=problem.message,
+        fixes=problem.fixes,
+        exit_code=exit_code,
+        profile=profile,
+    )
+
+
 class PreflightRequest(Protocol):
     """The requirements on a machine: of a plan, or of a profile that is resolved and sized but not planned."""
 

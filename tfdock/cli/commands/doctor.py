@@ -27,7 +27,7 @@ from tfdock.installed.environment import Environment, read_environment
 from tfdock.installed.tryout import try_tensorflow
 from tfdock.installed.verdicts import judge_environment
 from tfdock.plan.build_plan import BuildPlan
-from tfdock.plan.preflight import FAILED, PreflightCheck
+from tfdock.plan.preflight import PreflightCheck, failed_by
 
 _INDENT = " " * 9  #: The columns of a status and the spaces after it.
 #: The name of the check that fails if a profile is refused on every machine.
@@ -135,27 +135,18 @@ def _plan_all(
     settings: Settings, names: list[str], *, allow_untested: bool
 ) -> tuple[list[tuple[str, BuildPlan]], list[PreflightCheck], list[Problem]]:
     """Return the plans, a failed check for each problem of the refused profiles, and those problems."""
-    plans, refused = [], []
+    plans: list[tuple[str, BuildPlan]] = []
+    refused: list[PreflightCheck] = []
     problems: list[Problem] = []
-    preparer = preparer_for(settings, allow_untested=allow_untested) if names else None
+    if not names:
+        return plans, refused, problems
+    preparer = preparer_for(settings, allow_untested=allow_untested)
     for name in names:
-        assert preparer is not None
         try:
             prepared = preparer.prepare(name)
         except TfdockError as error:
             problems += error.problems
-            refused += [
-                PreflightCheck(
-                    name=_REFUSED,
-                    code=problem.code,
-                    status=FAILED,
-                    found=problem.message,
-                    fixes=problem.fixes,
-                    exit_code=error.exit_code,
-                    profile=name,
-                )
-                for problem in error.problems
-            ]
+            refused += [failed_by(problem, _REFUSED, error.exit_code, profile=name) for problem in error.problems]
         else:
             plans.append((name, prepared.plan))
     return plans, refused, problems

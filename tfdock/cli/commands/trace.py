@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +35,7 @@ from tfdock.installed.packages import tensorflow_python
 from tfdock.trace.recording import SESSION, check_script
 from tfdock.trace.registrations import registrations, source_files
 from tfdock.trace.script_places import ContainerPlace, PythonPlace, Script, script_folder
-from tfdock.trace.trace_facts import InputStage, TracedKernel, TracedOperation, TraceFacts
+from tfdock.trace.trace_facts import TracedKernel, TracedOperation, TraceFacts
 from tfdock.trace.tracing import Tracer, TraceReport
 from tfdock.trace.xprof_tables import xprof_python
 
@@ -194,7 +195,8 @@ def _lines(found: TraceReport, xprof: str) -> Iterator[str]:
     yield from _table("operations", style, (_operation(one) for one in facts.operations[:_SHOWN]))
     yield from _table("sources", style, ((kind, console.clean(" ".join(at))) for kind, at in found.sources.items()))
     yield from _table("kernels", style, (_kernel(one) for one in facts.kernels[:_SHOWN]))
-    yield from _table("input", style, (_stage(one) for one in facts.stages[:_SHOWN]))
+    stages = ((_milliseconds(one.seconds), f"{one.calls}×", console.clean(one.stage)) for one in facts.stages)
+    yield from _table("input", style, islice(stages, _SHOWN))
     if facts.clusters:
         clusters = "cluster" if facts.clusters == 1 else "clusters"
         yield f"XLA       {facts.clusters} {clusters} of the graph ran compiled"
@@ -242,10 +244,6 @@ def _kernel(one: TracedKernel) -> tuple[str, ...]:
         f"{one.registers} registers, {console.size(one.shared_bytes)} shared, {100 * one.occupancy:.0f} % occupied"
     )
     return _milliseconds(one.seconds), f"{one.calls}×", shape + cores, console.clean(f"{one.name} of {one.operation}")
-
-
-def _stage(one: InputStage) -> tuple[str, ...]:
-    return _milliseconds(one.seconds), f"{one.calls}×", console.clean(one.stage)
 
 
 def _milliseconds(seconds: float) -> str:
