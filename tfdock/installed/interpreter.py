@@ -93,13 +93,10 @@ def ending(status: int) -> str:
 
 def _program(text: str) -> Path:
     named = Path(text).expanduser()
-    if named.is_dir():
-        inside = (named / "bin/python", named / "bin/python3", named / "Scripts/python.exe")
-        found = next((path for path in inside if path.is_file()), None)
-    else:
-        found = named if named.is_file() else None
-        if found is None and "/" not in text and (command := shutil.which(text)):
-            found = Path(command)
+    candidates = [named, named / "bin/python", named / "bin/python3", named / "Scripts/python.exe"]
+    if "/" not in text and (command := shutil.which(text)):
+        candidates.append(Path(command))
+    found = next((path for path in candidates if path.is_file()), None)
     if text.endswith(".whl"):
         fix = f"install it in an environment and name that: `python3 -m venv .venv && .venv/bin/pip install {text}`"
         raise ProfileError.of("python-not-found", f"{text} is a wheel, and no Python", fix)

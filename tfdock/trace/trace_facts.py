@@ -361,25 +361,20 @@ def _operations(
 
 def _self_times(events: Sequence[_Event]) -> Iterator[tuple[_Event, float]]:
     """Yield each event with its seconds, without those of the events that it encloses on its thread."""
-    open_: list[tuple[_Event, float]] = []
-    for event in sorted(events, key=lambda one: (one.pid, one.tid, one.ts, -one.dur)):
-        while open_ and not _encloses(open_[-1][0], event):
-            yield _closed(open_)
-        open_.append((event, event.dur))
-    while open_:
-        yield _closed(open_)
+    ordered = sorted(events, key=lambda one: (one.pid, one.tid, one.ts, -one.dur))
+    own, around = [event.dur for event in ordered], list[int]()
+    for place, event in enumerate(ordered):
+        while around and not _encloses(ordered[around[-1]], event):
+            around.pop()
+        if around:
+            own[around[-1]] -= event.dur
+        around.append(place)
+    for event, microseconds in zip(ordered, own, strict=True):
+        yield event, max(microseconds, 0.0) / 1e6
 
 
 def _encloses(outer: _Event, inner: _Event) -> bool:
     return (outer.pid, outer.tid) == (inner.pid, inner.tid) and inner.ts < outer.end
-
-
-def _closed(open_: list[tuple[_Event, float]]) -> tuple[_Event, float]:
-    event, own = open_.pop()
-    if open_:
-        above, rest = open_[-1]
-        open_[-1] = (above, rest - event.dur)
-    return event, max(own, 0.0) / 1e6
 
 
 def _device_rows(data: bytes | None) -> Iterator[tuple[_Key, tuple[int, float]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, NoReturn
 
@@ -79,13 +79,7 @@ def doctor(
     compare = plans or not profiles or fix
     checks = examine(settings, local_engine(), plans, knowledge_for(settings), fix=fix) if compare else []
     checks = [*checks, *refused]
-    failed = [check for check in checks if check.status == "failed"]
-    if as_json:
-        print_json("tfdock.doctor/1", not failed, {"checks": checks})
-    else:
-        _show(checks, profiles or [])
-    console.show_problems(problems)
-    raise typer.Exit(combined_exit_code(check.exit_code for check in failed))
+    _end(checks, _answer(checks, profiles or [], console.Style(sys.stdout)), problems, as_json=as_json)
 
 
 def _examine_environment(settings: Settings, python: str, *, attempt: bool, as_json: bool) -> NoReturn:
@@ -99,14 +93,7 @@ def _examine_environment(settings: Settings, python: str, *, attempt: bool, as_j
         else ()
     )
     checks = judge_environment(environment, knowledge, tried)
-    failed = [check for check in checks if check.status == "failed"]
-    if as_json:
-        print_json("tfdock.doctor/1", not failed, {"checks": checks})
-    else:
-        style = console.Style(sys.stdout)
-        console.result(_environment_answer(environment, checks, style))
-        _show_checks(checks, style)
-    raise typer.Exit(combined_exit_code(check.exit_code for check in failed))
+    _end(checks, _environment_answer(environment, checks, console.Style(sys.stdout)), as_json=as_json)
 
 
 def _environment_answer(environment: Environment, checks: list[PreflightCheck], style: console.Style) -> str:
@@ -152,27 +139,32 @@ def _plan_all(
     return plans, refused, problems
 
 
-def _show(checks: list[PreflightCheck], profiles: list[str]) -> None:
-    """Print the answer, then one line for each check with its fix below. Checks that profiles share are printed once.
+def _end(checks: list[PreflightCheck], answer: str, problems: Sequence[Problem] = (), *, as_json: bool) -> NoReturn:
+    """Print the answer and the checks, then the problems of refused profiles; end with the exit status of all."""
+    failed = [check for check in checks if check.status == "failed"]
+    if as_json:
+        print_json("tfdock.doctor/1", not failed, {"checks": checks})
+    else:
+        console.result(answer)
+        _show(checks, console.Style(sys.stdout))
+    console.show_problems(problems)
+    raise typer.Exit(combined_exit_code(check.exit_code for check in failed))
+
+
+def _show(checks: list[PreflightCheck], style: console.Style) -> None:
+    """Print one line for each check with its fix below. Checks that profiles share are printed once.
 
     Checks of refused profiles are left out: their problems say more.
     """
-    style = console.Style(sys.stdout)
-    console.result(_answer(checks, profiles, style))
-    several = len(profiles) > 1
-    checks = [check for check in checks if check.name != _REFUSED]
-    _show_checks(dict.fromkeys(checks if several else (replace(check, profile=None) for check in checks)), style)
-
-
-def _show_checks(checks: Iterable[PreflightCheck], style: console.Style) -> None:
-    for check in checks:
+    several = len({check.profile for check in checks} - {None}) > 1
+    shown = [check for check in checks if check.name != _REFUSED]
+    for check in dict.fromkeys(shown if several else (replace(check, profile=None) for check in shown)):
         paint = {"ok": style.good, "warning": style.warn, "failed": style.bad}.get(check.status, style.faint)
         of = f"{check.profile}: " if check.profile else ""
-        lacks = check.status in ("warning", "failed")
         needed = f"; needed: {check.needed}" if check.needed and check.status != "ok" else ""
         text = console.clean(f"{of}{check.name}: {check.found}{needed}")
         console.result(f"{paint(f'{check.status:<7}')}  {text}", indent=_INDENT)
-        if lacks and check.fix:
+        if check.fix:
             console.result(f"{_INDENT}{style.good('fix:')} {console.clean(check.fix)}", indent="     ")
 
 
