@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from tfdock.types import Host, LocalGpu, Machine, WritableFolder
 #: nvidia-smi takes seconds where no persistence daemon keeps the driver loaded, and for ever when a GPU has died.
 _ANSWER_SECONDS = 20.0
 _DYING_SECONDS = 1.0
+_TICK_SECONDS = 0.2
 _MIB = 1 << 20
 _MOST_TEXT = 16 * _MIB  #: Far more than any text that is read or answered here.
 _NUMBER = re.compile("[0-9]{1,19}")
@@ -284,6 +285,19 @@ def ask(
         if process.returncode is None:
             _kill(process)
     return Answer(text.decode("utf-8", "replace"), process.returncode)
+
+
+def wait_ticking(process: subprocess.Popen[bytes], tick: Callable[[], object]) -> int:
+    """Return a process's status when it has ended. `tick` is called several times a second; its error kills it."""
+    try:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(_TICK_SECONDS)
+            tick()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            process.wait()
 
 
 def _output(process: subprocess.Popen[bytes], seconds: float) -> bytes | None:

@@ -14,7 +14,6 @@ from itertools import chain
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion
 from packaging.version import Version as PackageVersion
 
 from tfdock.errors import ExitCode, joined
@@ -567,7 +566,7 @@ def _toolkit_extra(wheel: InstalledWheel, opened: Iterable[OpenedLibrary]) -> st
 def _matches(version: str, specifier: str) -> bool:
     try:
         return PackageVersion(version) in SpecifierSet(specifier, prereleases=True)
-    except (InvalidVersion, ValueError):
+    except ValueError:
         return True  # what cannot be compared is no cause
 
 

@@ -11,13 +11,13 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfdock.errors import EngineError
 from tfdock.host.files import make_folder
-from tfdock.host.hardware import ask, last_line
+from tfdock.host.hardware import ask, last_line, wait_ticking
 from tfdock.host.supervise import Stop, Stopper
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.trace.recording import SESSION
@@ -27,7 +27,7 @@ from tfdock.verify.wheel_in_container import MADE, WheelInContainer
 
 #: Results of a container that ends with an error are not used, and a trace is kept however its script ends.
 _KEEP_STATUS = f'status=0; "$@" || status=$?; echo "$status" > {MADE}/status'
-_LOOK_SECONDS, _CASE_SECONDS = 0.2, 300.0
+_CASE_SECONDS = 300.0
 _RESULTS = (
     ExpectedFiles(pattern="status"),
     ExpectedFiles(pattern="capture.json"),
@@ -73,16 +73,7 @@ class PythonPlace:
         with self.stoppable() as stop:
             process = subprocess.Popen([str(self.python), "-c", program, asked, *words], stdout=self.stdout)
             gently, by_force = lambda: process.terminate() if stop.terminated else None, stop.check
-            stopper = Stopper(stop, gently=gently, by_force=by_force)
-            try:
-                while True:
-                    with suppress(subprocess.TimeoutExpired):
-                        return process.wait(_LOOK_SECONDS)
-                    stopper.tick()
-            finally:
-                if process.returncode is None:
-                    process.kill()
-                    process.wait()
+            return wait_ticking(process, Stopper(stop, gently=gently, by_force=by_force).tick)
 
     def time_case(self, program: Path) -> str:
         """Return the last line that a program prints."""

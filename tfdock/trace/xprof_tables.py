@@ -5,20 +5,19 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from tfdock.errors import ProfileError, VerificationFailed
-from tfdock.host.hardware import ask, last_line
-from tfdock.host.supervise import Stop
+from tfdock.host.hardware import ask, last_line, wait_ticking
+from tfdock.host.supervise import Stop, Stopper
 from tfdock.host.untrusted_folders import TooLarge, UntrustedPath
 from tfdock.installed.interpreter import started_python
 from tfdock.knowledge import loader
 
 _SECONDS = 600.0
 _ANSWER_SECONDS = 60.0  #: Extra seconds after the time of a recording.
-_LOOK_SECONDS, _DYING_SECONDS = 0.2, 5.0
 _MOST_PROFILE, _MOST_TABLE = 1 << 30, 1 << 28
 _NAME = "host.xplane.pb"
 
@@ -103,19 +102,15 @@ def serve_page(
         with log.open("wb") as output:
             # In our session: who closes the terminal ends the page too.
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/")
-        try:
-            told = False
-            while process.poll() is None and not stop.requests:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_LOOK_SECONDS)
-                if not told and address.exists():
-                    ready(address.read_text("ascii"))
-                    told = True
-        finally:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_DYING_SECONDS)
-            process.kill()
+        stopper = Stopper(stop, gently=process.terminate, by_force=process.kill)
+
+        def tick() -> None:
+            if address.exists():
+                ready(address.read_text("ascii"))
+                address.unlink()
+            stopper.tick()
+
+        wait_ticking(process, tick)
         if not stop.requests:
             said = last_line(log.read_text("utf-8", "replace"))[:300]
             message = f"xprof cannot show {profile}: {said}"
