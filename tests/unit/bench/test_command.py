@@ -162,7 +162,9 @@ def test_a_file_that_is_no_result_is_refused(
     assert "[file-unreadable]" in refused.stderr
 
 
-@pytest.mark.parametrize("words", [[], ["--table", "a.json", "PYTHON"], ["--table", "a.json", "--json"]])
+@pytest.mark.parametrize(
+    "words", [[], *(["--table", "a.json", *more] for more in (["PYTHON"], ["--json"], ["-o", "p"]))]
+)
 def test_a_run_measures_or_prints_results(words: list[str], python: Path) -> None:
     refused = table(*(str(python) if word == "PYTHON" else word for word in words))
     assert (refused.exit_code, refused.stdout) == (2, "")

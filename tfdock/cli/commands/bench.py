@@ -122,7 +122,7 @@ def bench(
     Two processes time small programs on one core, in turns. Each pair of processes is started new. No GPU is used.
     The CPU times of the quickest calls are compared, so that other programs disturb little.
     """
-    if tables and not (python or against or switches or as_json):
+    if tables and not (python or against or switches or output or as_json):
         for line in _results(tables, console.Style(sys.stdout)):
             console.say(line, stream=sys.stdout)
         return
