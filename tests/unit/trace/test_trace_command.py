@@ -389,19 +389,20 @@ def test_a_case_needs_the_script(python: Path) -> None:
     assert "`--case` runs the script again" in result.stderr
 
 
-STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-
-
-def run(program: str, folder: Path, stop: Stop) -> int:
+def run(folder: Path, stop: Stop) -> int:
     (folder / "a.py").touch()
     place = PythonPlace(python=Path(sys.executable), stoppable=lambda: nullcontext(stop))
-    return place.run([str(folder / "a.py")], f"{program}\nimport time; time.sleep(60)", {}, folder)
+    return place.run([str(folder / "a.py")], "import time; time.sleep(60)", {}, folder)
 
 
 def test_sigterm_reaches_the_script(tmp_path: Path) -> None:
-    assert run("", tmp_path, Stop(requests=1, terminated=True)) == -signal.SIGTERM
+    assert run(tmp_path, Stop(requests=1, terminated=True)) == -signal.SIGTERM
 
 
 def test_a_script_that_does_not_end_is_killed_at_the_second_request(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
-        run(STUBBORN, tmp_path, Stop(requests=2, terminated=True))
+    previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which the script inherits, before its first line
+    try:
+        with pytest.raises(Interrupted):
+            run(tmp_path, Stop(requests=2, terminated=True))
+    finally:
+        signal.signal(signal.SIGTERM, previous)
