@@ -34,8 +34,9 @@ _PLAIN = str.maketrans("'`\t", '"" ')
 # Versions and languages of one tool write different quotes.
 _QUOTE_IN_LITERAL = re.compile("[\"'`]")
 # What compilers, shells and builders only repeat: source lines, commands, names of tests, titles of commits, probes.
+# Behind "> " Gradle says its errors too, and these begin with a capital or a number.
 _REPEATED = re.compile(
-    r"\s*[\d+]* *\||\++ |[$#>] |echo |SUBCOMMAND: |\s*#(?:error|warning|include)\b|(?:>>> |--> )?RUN |"
+    r"\s*[\d+]* *\||\++ |[$#] |> (?![A-Z\d])|echo |SUBCOMMAND: |\s*#(?:error|warning|include)\b|(?:>>> |--> )?RUN |"
     r"(?:(?:Step|STEP) \d+/\d+ ?:|\[[^\]]{0,40}\d+/\d+\] )(?:RUN|COPY|ADD|FROM|ENV) |"
     r"\[ *(?:RUN|OK|PASSED|-+) *\]|//\S+ +(?:\(cached\) )?PASSED|"
     r"/[/*] |[*-] \"|(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40} |(?:\S{1,80}: (?:line \d+: )?)?type: |"
