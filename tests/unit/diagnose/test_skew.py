@@ -113,7 +113,7 @@ compiler_crash: fatal error: error in backend: Cannot select: frob
 program_crash: bash: line 1: 88 Segmentation fault: 11  bazel-out/host/bin/external/protobuf_archive/js_embed
 program_crash: ERROR: /s/BUILD:4:1: ProtoCompile a failed (Segmentation fault): protoc failed: error executing command
 dll: ImportError: DLL load failed: A dynamic link library (DLL) initialization routine failed.
-dll: ImportError: Could not find 'cudart64_90.dll'.
+dll: ImportError: Could not find 'msvcp140.dll'.
 dll: OSError: [WinError 126] The specified module could not be found
 import_name: ImportError: cannot import name 'frob_utils'
 pip_path: ERROR: Could not install packages due to an OSError: [Errno 2] No such file or directory: 'C:\\v\\frob.h'
@@ -142,7 +142,7 @@ python: ==> Error: AttributeError: module 'spack.pkg.builtin.tensorflow' has no 
 starlark: ERROR: /s/WORKSPACE:3:1: name 'frob_archive' is not defined
 repository_rule: ERROR: An error occurred during the fetch of repository 'local_config_frob':
 no_repository: ERROR: no such package '@frob//': The repository named 'frob' could not be resolved.
-macro: .\\tensorflow/stream_executor/rng.h(66): error C2589: 'constant': illegal token on right side of '::'
+macro: .\\tensorflow/stream_executor/rng.h(66): error C2059: syntax error: '::'
 templates: ./core/framework/variant.h(343): error: constexpr constructor calls non-constexpr function "A::A()"
 undeclared: a.cc:3:1: error: 'Frob' was not declared in this scope
 linker: clang: error: linker command failed with exit code 1 (use -v to see invocation)
