@@ -474,7 +474,7 @@ class FakeEngine:
         if taken is None:
             return
         if RUN_LABEL not in taken.spec.labels:
-            raise _error("container-name-taken", f"a container named {name} exists and is not one of ours")
+            raise _error("container-name-taken", f"a container named {name} exists, and tfdock did not make it")
         self.remove(taken.id)
 
 

@@ -77,7 +77,7 @@ class Problem:
     The `ways` without a question are among the fixes. The message has the compiler's errors too.
     """
 
-    code: str  #: A stable code in kebab-case; `tfdock explain CODE` says more.
+    code: str  #: A stable code in kebab-case; `tfdock explain CODE` explains it.
     message: str  #: What is wrong.
     #: The conflict, and its effect.
     why: str = field(default="", kw_only=True)  # here, because documents have the fields in this order
@@ -85,7 +85,7 @@ class Problem:
     _: KW_ONLY
     ways: tuple[Suggestion, ...] = ()  #: Changes of the profile that were tried.
     severity: Severity = "error"  #: How bad it is.
-    file: str | None = None  #: The file that it is about.
+    file: str | None = None  #: The file that has the problem.
     line: int | None = None  #: The line in that file, from 1.
     column: int | None = None  #: The column in that line, from 1.
     field: str | None = None  #: The field of the profile, dotted, such as `gpus[1]`.
@@ -236,7 +236,10 @@ class NetworkError(TfdockError):
 
 
 class OutOfMemory(TfdockError):
-    """The kernel killed a process of ours for memory. `of_bazel`: Bazel's own heap was too small."""
+    """The kernel killed a process of tfdock's work because memory ran out.
+
+    `of_bazel`: Bazel's own heap was too small.
+    """
 
     exit_code = ExitCode.RESOURCES
 
@@ -246,7 +249,7 @@ class OutOfMemory(TfdockError):
 
 
 class DiskFull(TfdockError):
-    """A file system ran, or would run, out of room."""
+    """A file system ran out of space, or would run out of it."""
 
     exit_code = ExitCode.RESOURCES
 

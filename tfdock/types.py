@@ -191,7 +191,7 @@ class ImageRef:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a remote cache or executor answers. `path` begins with `/` or is empty; `scheme` is one of four."""
+    """The address of a remote cache or executor. `path` begins with `/` or is empty; `scheme` is one of four."""
 
     scheme: str
     host: str
@@ -200,12 +200,12 @@ class Endpoint:
 
     @property
     def authority(self) -> str:
-        """`host:port`, without the port that goes without saying."""
+        """`host:port`, without the default port."""
         return self.host if self.port == {"http": 80, "https": 443}.get(self.scheme) else f"{self.host}:{self.port}"
 
     @property
     def tls(self) -> bool:
-        """Whether it is spoken to over TLS."""
+        """Whether connections to it use TLS."""
         return self.scheme in ("https", "grpcs")
 
     @property
@@ -220,7 +220,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """Caches and executors past this machine. `jobs` is how many actions run at once with an executor.
+    """Caches and executors on other machines. `jobs` is how many actions run at once with an executor.
 
     `upload`: results of this machine are uploaded.
     """
@@ -233,7 +233,7 @@ class Remote:
 
     @property
     def endpoints(self) -> tuple[tuple[str, Endpoint], ...]:
-        """`cache` and `executor`, as far as there are."""
+        """`cache` and `executor`; an absent one is left out."""
         pairs = (("cache", self.cache), ("executor", self.executor))
         return tuple((role, endpoint) for role, endpoint in pairs if endpoint)
 
@@ -245,8 +245,8 @@ NOWHERE = Remote()  #: Neither a remote cache nor an executor.
 class ExpectedFiles:
     """Files that a container is expected to leave: a pattern of names, part by part, with `*` within a part.
 
-    At most `most` files leave, of `size` bytes together. One that is `optional` is left out where it is not a plain
-    file or too large; any other ends the build.
+    At most `most` files leave, of `size` bytes together. An `optional` file that is not plain or is too large is left
+    out; any other such file ends the build.
     """
 
     pattern: str
@@ -300,7 +300,7 @@ class Source:
     locked: bool = False  #: True where a lock names the commit: the commit is fetched by itself if the ref has moved.
     sha256: str | None = None
     patches: Mapping[str, bytes] = field(default_factory=dict)
-    leaves_failed_compile: bool = False  #: Whether the next of `refs` is tried where one does not compile.
+    leaves_failed_compile: bool = False  #: Whether the next ref is tried if a ref does not compile.
     #: True for the release's own tag. Patches are apart: they show in names by a hash of their own.
     official: bool = False
     folder: str = ""  #: The real path of a local checkout, from which its trust domain gets its name.
@@ -308,7 +308,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a build may use of this machine: cores, memory and swap in bytes. Gathered outside, given as a value."""
+    """What a build may use of this machine: cores, memory and swap in bytes. The caller collects the values."""
 
     cpus: int
     memory: int
@@ -317,7 +317,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalGpu:
-    """A GPU of this machine, as its driver tells: `target` is `8.6` or `gfx90a`, memory in bytes; None: not told.
+    """A GPU of this machine, by its driver: `target` is `8.6` or `gfx90a`, memory in bytes; None if not reported.
 
     `accelerator` is the family whose tool found it.
     """
@@ -330,10 +330,10 @@ class LocalGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Devices and drivers of this machine, gathered outside and handed in as a value.
+    """Devices and drivers of this machine, collected by the caller.
 
-    `drivers` maps an accelerator to its driver's version (on WSL2 that of Windows), `troubles` one to what its tool
-    said instead of an answer. `architecture` is the CPU's (`x86_64`).
+    `drivers` maps an accelerator to its driver's version (on WSL2 that of Windows), `troubles` an accelerator to its
+    tool's message in place of an answer. `architecture` is the CPU's (`x86_64`).
     """
 
     gpus: tuple[LocalGpu, ...] = ()
@@ -375,7 +375,7 @@ class EngineInfo:
     id: str = ""  #: A permanent id, unique to this engine.
     address: str = ""  #: Its address, with the source of the address; for people.
     local: bool = True  #: False when the engine runs on another machine, so that its paths are not ours.
-    owner: int | None = None  #: The user whose process it is, by number, if it is a process of this machine.
+    owner: int | None = None  #: The number of the user who runs the engine, if it is a process of this machine.
     rootless: bool = False  #: A user without root runs it: root in a container is that user outside.
     #: It gives each container a user namespace (`userns-remap`), in which no user is the caller.
     remaps_users: bool = False

@@ -42,7 +42,7 @@ def gate(workshop: Workshop, certificates: Path) -> Iterator[Gate]:
 
 @pytest.fixture
 def far(workshop: Workshop, gate: Gate, certificates: Path, tmp_path: Path) -> Iterator[Tfdock]:
-    """The command, for which the engine is elsewhere; its volumes are removed afterwards."""
+    """The command, for which the engine is on another machine; its volumes are removed afterwards."""
     before = set(volumes(workshop))
     command = replace(workshop.tfdock(), cache=tmp_path / "cache", engine=gate.host)
     yield command.with_variables(DOCKER_TLS_VERIFY="1", DOCKER_CERT_PATH=str(certificates))

@@ -208,7 +208,7 @@ def test_a_profile_does_not_mean_a_build_of_another_trust_domain_and_that_moves_
     evil = made(alone.wheelhouse, local="", words="cpu", fingerprint=plan["fingerprint"], domain="f" * 16)
     assert evil.build_id == plan["build_id"]
     outcome = pack(alone, profile, code=2, problem="build-not-here")
-    assert outcome.problem["why"] == f"it is of the trust domain {'f' * 16}, the profile of release"
+    assert outcome.problem["why"] == f"its trust domain is {'f' * 16}, the profile's is release"
     outcome = pack(alone, evil.build_id)
     assert outcome.document["images"][0]["tags"] == [evil.build_id, f"fp-{evil.fingerprint[:32]}"]
     assert f"{evil.build_id} gets no moving tag" in outcome.stderr

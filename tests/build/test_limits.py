@@ -69,7 +69,7 @@ def test_after_a_kill_for_memory_it_compiles_once_more_with_half_the_jobs(desk: 
     assert [spec.memory for spec in started] == [desk.plan.resources.memory] * 2
     assert mounts(started[0])["/tf/output"] == mounts(started[1])["/tf/output"], "what was fetched is there"
     (told,) = [text for text in desk.notices if "again" in text]
-    assert told.startswith("the kernel killed a compiler of phase compile for memory: 4 jobs in 15.0 GiB")
+    assert told.startswith("the kernel killed a compiler of phase compile because memory ran out: 4 jobs in 15.0 GiB")
     assert told.endswith("compiling again with 2, from the cache")
     record = result.record
     assert record["attempts"] == 2
@@ -92,7 +92,7 @@ def test_with_one_job_there_is_nothing_to_halve(tmp_path: Path) -> None:
     problem = desk.fails(OutOfMemory, "out-of-memory", "compile")
     assert len(started) == 1
     assert problem.fix is not None
-    assert problem.fix.startswith("give it 23 GiB of memory or more: it has one job already")
+    assert problem.fix.startswith("give it 23 GiB of memory or more: it runs only one job already")
 
 
 def test_where_bazels_own_heap_was_too_small_it_gets_a_larger_one(desk: Desk) -> None:

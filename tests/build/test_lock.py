@@ -254,7 +254,7 @@ def test_a_tag_that_moved_is_told_and_the_locked_digest_is_built_as_long_as_it_c
         told = bench.tfdock.run("build", "--locked", bench.profile, code=0)
         assert "profile.lock: warning: 1 pin has moved" in told.stderr
         assert digest in told.stderr
-        assert says("the build uses the locked ones", told)
+        assert says("the build uses the locked values", told)
         assert bench.phases == before, "it is up to date"
         checked = bench.tfdock.run("lock", "--check", "--json", bench.profile, code=3)
         (problem,) = checked.document["locks"][0]["problems"]
@@ -528,7 +528,7 @@ def asked_in_vain(image: ImageRef) -> str:
 @pytest.mark.parametrize("names_digest", [True, False])
 def test_a_portal_that_answers_200_to_everything_is_no_registry(names_digest: bool) -> None:
     with fake_registry(content_type="text/html; charset=utf-8", names_digest=names_digest) as (image, _):
-        assert "answers with no image manifest" in asked_in_vain(image)
+        assert "answer is not an image manifest" in asked_in_vain(image)
 
 
 def test_half_a_manifest_is_not_pinned() -> None:

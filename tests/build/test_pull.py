@@ -663,15 +663,15 @@ HOSTILE: dict[str, tuple[Callable[[bytes, bytes], list[bytes]], str]] = {
     "no end": (lambda wheel, papers: [wheel, papers[: -len(END)]], "has no valid end"),
     "something behind the end": (lambda wheel, papers: [wheel, papers + b"more" * 128], "has no valid end"),
     "no tar": (lambda wheel, _: [wheel, b"something else" * 100], "no header that tfdock writes"),
-    "a member before the wheel": (in_front(member("../../.bashrc")), "stands where"),
+    "a member before the wheel": (in_front(member("../../.bashrc")), "is in the place of"),
     "a link instead of the wheel": (in_front(member("wheels/x", kind=tarfile.SYMTYPE, link="/etc")), "symbolic link"),
-    "something behind the wheel": (lambda wheel, papers: [wheel[:-512] + b"x" * 512, papers], "something behind"),
+    "something behind the wheel": (lambda wheel, papers: [wheel[:-512] + b"x" * 512, papers], "data after"),
     "a longer layer": (lambda wheel, papers: [wheel + bytes(512), papers], "but with that wheel it would have"),
     "a huge layer": (lambda wheel, papers: [wheel + bytes(20 << 20), papers], "but with that wheel it would have"),
     "huge papers": (lambda wheel, papers: [wheel, papers + bytes(17 << 20)], "where tfdock writes 16777216 at most"),
     "no papers": (lambda wheel, _: [wheel], "and has 1 layers"),
     "a layer more": (lambda wheel, papers: [wheel, papers, many(1)], "and has 3 layers"),
-    "a layer twice": (lambda _, papers: [papers, papers], "a layer stands in it twice"),
+    "a layer twice": (lambda _, papers: [papers, papers], "it lists a layer twice"),
 }  # fmt: skip
 
 
@@ -726,7 +726,7 @@ def forged(build: Made) -> dict[str, tuple[Forged, str]]:
         "no labels": (Forged(build, config={"config": {}}), "no labels"),
         "another platform": (Forged(build, config={"architecture": "s390x"}), "its wheels are not"),
         "a huge config": (Forged(build, config={"comment": "x" * (2 << 20)}), "where tfdock writes 1048576 at most"),
-        "other diff_ids": (Forged(build, config={"rootfs": {"diff_ids": []}}), "other layers"),
+        "other diff_ids": (Forged(build, config={"rootfs": {"diff_ids": []}}), "different layers"),
         "a packed layer": (Forged(build, layer_type=f"{LAYER_TYPE}+gzip"), "not `application"),
         "another sum for all": (Forged(build).claims(sha256=other), "has the sha256"),
     }  # fmt: skip

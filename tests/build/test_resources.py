@@ -107,7 +107,7 @@ def test_where_plain_bazel_dies_of_memory_the_second_try_ends_with_a_wheel(
     first, second = record_of(outcome.build)["resources"]
     assert (first["jobs"], second["jobs"]) == (2, 1)
     assert first["memory"] == second["memory"] == TIGHT
-    assert "the kernel killed a compiler of phase compile for memory: 2 jobs in 1.5 GiB" in first["ended"]
+    assert "the kernel killed a compiler of phase compile because memory ran out: 2 jobs in 1.5 GiB" in first["ended"]
     assert second["ended"] == "well"
 
     plan = tfdock.run("plan", "--json", profile).document

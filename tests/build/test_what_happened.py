@@ -136,7 +136,7 @@ def test_a_cold_build_says_what_was_executed_and_what_took_long(cold: Built) -> 
     assert bazel["slowest"][0]["seconds"] > 0.2
     assert bazel["critical_path"]["actions"][-1]["name"].startswith("Packing tensorflow_miniature-")
     assert bazel["wall_seconds"] > bazel["critical_path"]["seconds"] > 0
-    assert cold.why["sentences"] == ["no earlier build of it is in this wheelhouse"]
+    assert cold.why["sentences"] == ["this wheelhouse has no earlier build of it"]
 
 
 def test_what_is_kept_lies_beside_the_record_and_nothing_else_stays(cold: Built) -> None:

@@ -1,8 +1,9 @@
 """tfdock for Python programs and notebooks: the commands as functions that return values.
 
-A profile is a file, the name of a shipped one, or nothing with `gpu`. Fields of a profile change it, with dots:
-`api.check("rtx3080", **{"resources.memory": "16GiB"})`. Settings are those of the commands: the configuration file
-and `TFDOCK_*`. Every function raises TfdockError. Its problems have the error, the place, and the fix.
+A profile is a file, the name of a shipped profile, or nothing with `gpu`. Fields of a profile change it, with dots:
+`api.check("rtx3080", **{"resources.memory": "16GiB"})`. The functions use the settings of the commands: the
+configuration file and `TFDOCK_*`. Every function raises TfdockError. Its problems have the error, the place, and the
+fix.
 
 Imports: `builder`, `diagnose`, `engine`, `gpu`, `host`, `knowledge`, `plan`, `resolve`, `wheel`.
 """

@@ -51,8 +51,8 @@ class BuildEvents:
 
     `sources` names the caches with hits: `disk`, `remote`, or `cache` if this Bazel does not say which. `runners`
     counts executed actions by runner, with Bazel's names. `actions` counts all actions, Bazel's own among them.
-    `critical` is the critical path, first action first. `cpu_seconds` are those of Bazel's own process.
-    `output_bytes` are those of the built files.
+    `critical` is the critical path, first action first. `cpu_seconds` is the CPU time of Bazel's own process,
+    `output_bytes` the size of the built files.
     """
 
     version: str | None = None

@@ -285,7 +285,7 @@ def explain(
 ) -> CacheMissReport:
     """Compare a build with the last one. `cache_was_empty`: whether its disk cache was empty when compiling began."""
     if last is None:
-        text = "no earlier build of it is in this wheelhouse" if executed else ""
+        text = "this wheelhouse has no earlier build of it" if executed else ""
         return CacheMissReport(sentences=tuple(filter(None, [text])))
     before, old = last
     changes = tuple(differences(old, inputs))

@@ -86,7 +86,11 @@ def fetch_downloads(run: BuildRun, image: ImageResult) -> None:
             # The host cannot check files on a remote engine; Bazel checks each entry before use.
             if run.session.engine_info.local:
                 for name in remove_changed_downloads(repository, began):
-                    why = "it holds more than fetches leave" if name == EVERYTHING else "it does not match its name"
+                    why = (
+                        "it holds more names than fetches leave"
+                        if name == EVERYTHING
+                        else "it does not match its name"
+                    )
                     message = f"removed {name} from the repository cache: {why}"
                     run.tell(str(Problem("repository-cache-changed", message)))
             # Remove the file only now: after a kill before this point, the next fetch checks again.

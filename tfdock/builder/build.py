@@ -306,7 +306,8 @@ def _tell_proxies(run: BuildRun) -> None:
         problem = Problem(
             "proxy-on-loopback",
             f"{_names(proxies.unreachable)}: the proxy is on this machine's loopback, which containers in "
-            f"the network `{settings.network or 'bridge'}` do not reach: image build and fetch go without it",
+            f"the network `{settings.network or 'bridge'}` cannot reach: image build and fetch run without this "
+            "proxy",
             "`TFDOCK_NETWORK=host`, or name the proxy by an address that containers reach",
             severity="warning",
         )

@@ -43,7 +43,7 @@ from tfdock.types import ExpectedFiles, Mount
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRun:
-    """The run of one plan, up to the wheel. `plan` is the request's plan, within what the machine has.
+    """The run of one plan, up to the wheel. `plan` is the request's plan, with resources that the machine has.
 
     An attempt with other limits is `replace(run, plan=…)`: only the plan changes.
     """
@@ -57,7 +57,7 @@ class BuildRun:
     locks: ExitStack  #: The locks on the cache that the run holds until it ends.
     started: float  #: When the run began, in seconds since 1970.
     expected: PhaseEstimate | None = None
-    #: Seconds of each phase, also of failed ones; a phase that ran twice has its last time.
+    #: Seconds of each phase, also of failed ones; a phase that ran twice has the seconds of its last run.
     seconds: dict[str, float] = field(default_factory=dict)
     #: The output bases for a Bazel without a disk cache, one for each source ref tried. They exist until there is a
     #: wheel.

@@ -75,7 +75,8 @@ def _hold_output_base(run: BuildRun, image: ImageResult) -> RunFolders | None:
     run.resumable.append(folders)
     does = "goes on in" if folders.bazel_output.has_folder("base") else "begins"
     run.tell(
-        f"Bazel {bazel} has no disk cache, so this build {does} an output base that stays until the wheel is there: "
+        f"Bazel {bazel} has no disk cache, so this build {does} an output base that stays until the wheel is "
+        "finished: "
         f"{folders.own}; `tfdock cache prune` removes it"
     )
     return folders
@@ -178,7 +179,7 @@ def _create_volume(engine: Engine, disk: DiskCache, release: DiskCache) -> str:
 def _overlay_obstacle(run: BuildRun, disk: DiskCache) -> str:
     if not run.session.engine_info.local:
         # The cache folders are on this machine, and an engine can only mount folders of its own machine.
-        return "the engine is elsewhere"
+        return "the engine is on another machine"
     if special := sorted(_SPECIAL & set(str(disk.folder))):
         return f"the path of the cache contains `{special[0]}`"
     return ""
@@ -215,9 +216,9 @@ def _mount_refusal(run: BuildRun, image: str, volume: str) -> str:
 
 def _tell_cache_alone(run: BuildRun, disk: DiskCache, why: str) -> None:
     """Print that the build cannot read the cache of `release`, and the cost."""
-    message = f"the disk cache {disk.key} cannot be laid over the one of `release`"
+    message = f"the disk cache {disk.key} cannot be laid over the cache of `release`"
     cost = "this domain must compile everything once itself"
-    fix = "to share the cache on purpose, build with `--trust`: later builds then ship objects of this source"
+    fix = "to share the cache on purpose, build with `--trust`: later builds then contain objects of this source"
     run.tell(str(Problem("disk-cache-alone", f"{message} ({why}): {cost}", fix)))
 
 

@@ -216,7 +216,7 @@ def _source_pin(resolution: Resolution, ref: str, check: Callable[[], None]) -> 
             "pin-moved",
             f"{ref} at {source.location} is not the commit that is known for this release\n"
             f"    known  {source.commit}\n    now    {commit}",
-            "find out who moved it; to build it anyway, name the commit: "
+            "find out who moved it; to build the new commit anyway, name it: "
             f"`tensorflow: {{release: …, ref: {commit}}}`",
         )
     return Pin(kind="source", name=ref, value=commit, origin=f"git {source.location}")
@@ -289,7 +289,7 @@ def prepare_locked(
     _refuse(locks.moved(stated, locks.stated(resolution, preparer.knowledge), file.path))
     _refuse(locks.altered(lock, prepared.plan, preparer.knowledge.version, file.path))
     tagged = [pin for pin in pins if (pin.kind, pin.name) in followed]
-    why = "the build uses the locked ones"
+    why = "the build uses the locked values"
     warning = locks.moved(tagged, _found_now(tagged, resolution, settings), file.path, severity="warning", why=why)
     if warning:
         warn([warning])

@@ -83,7 +83,7 @@ class BuildRequest:
     """The request of one run, with a planned profile. It does not change during the run."""
 
     prepared: PreparedBuild
-    run: str = field(default_factory=new_run_id)  #: The run's id. The caller finds the log by it.
+    run: str = field(default_factory=new_run_id)  #: The run's id. The caller finds the log by this id.
     force: bool = False  #: Build even if the wheel is up to date, from an image that is built again.
     inputs: BundledInputs | None = None  #: The inputs from a bundle: then nothing comes from a network.
     repository: Path | None = None  #: A separate repository cache, instead of the shared one.

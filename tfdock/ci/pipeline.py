@@ -32,7 +32,8 @@ State = Literal["fresh", "missing", "stale", "edited", "another", "foreign"]
 # Ends before GitHub's own limit of six hours, with time to keep what was built.
 TIME_LIMIT = "5h15m"  #: How long a job builds by default.
 INSTALL = "pip install --require-hashes -r ci/requirements.txt"  #: A pinned installation, as messages show it.
-_MARGIN = 40  #: Minutes of a job beside its build: installing, the cache there and back, the wheels.
+#: Minutes of a job besides its build: installing tfdock, pulling and pushing the cache, saving the wheels.
+_MARGIN = 40
 _HOSTED_MINUTES = 360  #: Minutes after which GitHub ends a job on its own machines.
 # GitHub documents five days for jobs on machines of your own.
 _OWN_MINUTES = 5 * 24 * 60  #: Minutes after which GitHub ends any job.
@@ -57,8 +58,8 @@ def files(
 ) -> dict[str, str]:
     """Return path -> text of a pipeline's files in the repository; the same arguments give the same texts.
 
-    `path` is the path of the matrix in the repository, `command` renders it. `cells` is how many wheels the matrix
-    asks for at most. `knowledge` is the value of TFDOCK_KNOWLEDGE in jobs. `refusal` is the reason why the pipeline
+    `path` is the path of the matrix in the repository, `command` the command that renders it. `cells` is the maximum
+    number of wheels. `knowledge` is the value of TFDOCK_KNOWLEDGE in jobs. `refusal` is the reason why the pipeline
     cannot be used; `warnings` are hints about the pipeline.
     """
     ci, name = matrix.ci, _name(path)
@@ -192,7 +193,7 @@ def _too_long(matrix: Matrix) -> Problem | None:
     # Checking one job on a hosted machine is enough: the time limit is the same for all jobs.
     if not all(_SELF_HOSTED in runner for runner in _runners(matrix)):
         most, why = _HOSTED_MINUTES, "jobs on its machines end"
-        fixes.append(f"`runner:` with a machine of your own, which has the label `{_SELF_HOSTED}`")
+        fixes.append(f"name a machine of your own with `runner:` and the label `{_SELF_HOSTED}`")
     if _minutes(matrix.ci) <= most:
         return None
     return _problem(
@@ -252,9 +253,9 @@ def _own_machines(service: Service, matrix: Matrix) -> tuple[Problem, ...]:
     warning = Problem(
         "ci-own-machine",
         f"jobs of {_TITLES[service]} run on machines of your own, which may outlive a job",
-        "use different runners for pull requests and protected branches, and throw each away after its job",
+        "use different runners for pull requests and protected branches, and delete each runner after its job",
         severity="warning",
-        why="a pull request can change what its jobs run there, and later jobs find the leftovers",
+        why="a pull request can change the commands of its jobs there, and later jobs find its leftovers",
         file=matrix.file,
     )
     return (warning,)

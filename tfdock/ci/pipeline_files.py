@@ -19,7 +19,7 @@ from tfdock.matrix import planned_matrix
 from tfdock.matrix.planned_matrix import WrittenMatrix
 from tfdock.plan.prepare import Preparer
 
-_MOST = 1 << 20  #: Bytes of a file that is in the place of a rendered one.
+_MOST = 1 << 20  #: The most bytes of a file at the path of a rendered file.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,8 @@ class File:
 class Pipeline:
     """The pipeline of a matrix for a service.
 
-    `folder` is the repository's. `refusal` is why it cannot be used. `warnings` are what a user should know of it.
+    `folder` is the repository's. `refusal` is the reason why the pipeline cannot be used. `warnings` are hints about
+    it.
     """
 
     service: Service
@@ -70,7 +71,7 @@ def render(services: Iterable[Service], file: Path, folder: Path, settings: Sett
     """Return the pipelines of a matrix with their files below `folder` and the current texts; write nothing.
 
     `folder` is the repository's: jobs find the matrix by its path from there. The cells are planned with the
-    knowledge that jobs have. Raises ProfileError, also where a link of the repository is in the way, and Incompatible
+    knowledge that jobs have. Raises ProfileError, also if a link of the repository is in the path, and Incompatible
     if no cell can be built.
     """
     written = planned_matrix.read(file, settings.allow_paths)
@@ -168,10 +169,10 @@ def _path_in_repository(file: Path, folder: Path) -> str:
     if ".." in path.parts:
         code = "ci-matrix-outside"
         message = f"{file} is not in the folder of the repository, where a job would look for it"
-        fix = "run this in the folder of the repository, or name that folder: `-o DIR`"
+        fix = "run the command in the folder of the repository, or name that folder: `-o DIR`"
     elif any("\ud800" <= character <= "\udfff" for character in str(path)):  # bytes that are no UTF-8, in Python
         code, fix = "ci-matrix-name", "give the file another name"
-        message = "the path is not UTF-8, and a YAML file cannot say it"
+        message = "the path is not UTF-8, and a YAML file cannot contain it"
     else:
         return path.as_posix()
     raise ProfileError.of(code, message, fix, file=str(file))
@@ -198,7 +199,7 @@ def _read(folder: Path, name: str) -> str | None:
         return None
     except UnicodeDecodeError as error:
         code, message = "file-unreadable", f"not UTF-8 text (byte {error.start})"
-        fix = "save it as UTF-8; is it a YAML file at all?"
+        fix = "save it as UTF-8, and check that it is a YAML file"
     except NotPlain as error:
         raise _in_the_way(folder / name, error) from error
     except OSError as error:
@@ -256,10 +257,10 @@ def _problem(file: File, service: Service) -> Problem:
         case "another":
             origin = pipeline.origin(file.current or "")
             code, message = "ci-file-foreign", f"it was rendered from another matrix, {origin}"
-            fix = "rename one of the two; `--force` replaces the file"
+            fix = "rename one of the two matrices; `--force` replaces the file"
         case "foreign":
             code, message = "ci-file-foreign", "tfdock did not render this file"
-            fix = "move it away; `--force` replaces it"
+            fix = "move the file away; `--force` replaces it"
         case "missing":
             code, message, fix = "ci-file-stale", "it does not exist", command
         case _:

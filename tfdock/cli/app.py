@@ -54,7 +54,7 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Write to the cache of unchanged releases. Their later builds then ship objects of this source "
+        help="Write to the cache of unchanged releases. Later builds of releases then contain objects of this source "
         "(`tfdock explain trust-shared`).",
     ),
 ]
@@ -350,9 +350,10 @@ def is_wheel(place: str) -> bool:
 def installed_wheels(
     settings: Settings, wheels: Sequence[str], phase: str, kept: str, *, with_gpu: bool
 ) -> Iterator[list[WheelInContainer]]:
-    """Yield these wheels, installed in one container; one that is named twice is one.
+    """Yield these wheels, installed in one container; a wheel that is named twice is installed once.
 
-    `kept` is what a stop leaves. Raises EngineError without an engine, and what `WheelInContainer.install` raises.
+    `kept` says what a stop leaves. Raises EngineError without an engine, and the errors of
+    `WheelInContainer.install`.
     """
     from tfdock.cli.progress import PlainProgress
     from tfdock.verify.trial_container import TrialRequest, trial_environment

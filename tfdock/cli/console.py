@@ -232,14 +232,14 @@ def duration(seconds: float) -> str:
 
 
 def rough_duration(seconds: float) -> str:
-    """Return an estimate of seconds for people: `40 min`, `9 h`, `5 days`."""
+    """Return a rounded duration for people: `40 min`, `9 h`, `5 days`. `seconds` is the duration."""
     if seconds < 3570:
         return f"{max(round(seconds / 60), 1)} min"
     return f"{seconds / 3600:.0f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.0f} days"
 
 
 def ago(moment: float) -> str:
-    """Return a moment, in seconds since 1970, for people: `today`, `3 days ago`."""
+    """Return the day of a time, which is in seconds since 1970, for people: `today`, `3 days ago`."""
     days = (time.time() - moment) / 86400
     return "today" if days < 1 else f"{days:.0f} day{'s' if days >= 1.5 else ''} ago"
 

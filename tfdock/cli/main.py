@@ -167,7 +167,7 @@ def _global(
         typer.Option(
             "-q",
             "--quiet",
-            help="Print results and errors only. The notes of a command that fails follow.",
+            help="Print results and errors only. If a command fails, its notes are printed too.",
             callback=_verbosity,
             expose_value=False,
         ),

@@ -144,7 +144,7 @@ class Tally:
         self._ended: Counter[str] = Counter()
 
     def over(self, name: str, status: str) -> None:
-        """Count a build that has ended. It may have ended before it began."""
+        """Count a build that has ended, even if it ended before it began."""
         self.waiting.pop(name, None)
         self._ended[status] += 1
 

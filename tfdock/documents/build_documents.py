@@ -109,7 +109,7 @@ class RemoteLineJson(TypedDict):
     hits: int  #: Actions whose results the endpoint had.
     sent: int  #: Bytes sent.
     received: int  #: Bytes received.
-    lost: str | None  #: Why the build stopped using it; null if it did not.
+    lost: str | None  #: Why the build stopped using the endpoint; null if it did not.
 
 
 class EngineJson(TypedDict):

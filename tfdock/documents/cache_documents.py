@@ -54,7 +54,7 @@ class CacheFindingJson(TypedDict):
     kind: Literal["damaged", "truncated", "unreadable", "incomplete", "foreign"]
     path: str  #: The file.
     text: str  #: What is wrong.
-    harms: bool  #: Whether a build could use the entry by mistake.
+    harms: bool  #: Whether a build could use the entry and get wrong content.
 
 
 class VerifiedToolchainJson(TypedDict):

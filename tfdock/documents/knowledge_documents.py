@@ -107,7 +107,7 @@ class ExplainDocument(ExplainedCode):
 class SwitchJson(SwitchFacts):
     """A switch of TensorFlow, or of a library below it."""
 
-    variable: str  #: The variable that carries it; empty for a setting.
+    variable: str  #: The environment variable for the switch; empty for a setting.
     sources: Sequence[str]  #: The sources of these facts.
 
 

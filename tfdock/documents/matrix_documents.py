@@ -23,7 +23,7 @@ class IncludedCellJson(TypedDict):
     seconds: float | None  #: The expected seconds of the build; null if unknown.
     group: str  #: Cells with the same group have the same toolchain.
     evidence: Literal["built", "tested", "untested", "known-to-fail"]  #: The grade of such builds.
-    shard: int  #: The number of the job that builds it, from 1.
+    shard: int  #: The number of the job that builds the cell, from 1.
     warnings: Sequence[str]  #: Notes.
 
 

@@ -127,7 +127,7 @@ class BuildPlanJson(TypedDict):
     resources: BuildResources  #: The limits of the compile container.
     trust: TrustJson  #: The trust domain.
     remote: RemoteJson | None  #: Remote cache and executor; null without either.
-    machine: MachineJson  #: The machine that the limits fit.
+    machine: MachineJson  #: The machine for which the limits were computed.
     wheel: WheelNameJson  #: The names in the wheel's file name.
     runtime: str | None  #: The image in which the wheel is tried.
     verify: VerifyOptionsJson  #: How the wheel is verified.

@@ -40,7 +40,7 @@ class LibraryJson(TypedDict):
 class WheelRecordJson(TypedDict):
     """The wheel's RECORD against its files."""
 
-    ok: bool  #: Whether every file matches its line.
+    ok: bool  #: Whether every file matches its line in RECORD.
     problems: Sequence[RecordProblem]  #: The files that do not match.
 
 

@@ -79,7 +79,8 @@ def _environment_tls() -> TLSConfig | bool:
         folder = os.environ.get("DOCKER_CERT_PATH") or Path.home() / ".docker"
         raise unavailable_error(
             f"DOCKER_HOST needs TLS, and {folder} has no `cert.pem` and `key.pem`",
-            "name the folder of the certificates with DOCKER_CERT_PATH, or unset it and DOCKER_TLS_VERIFY",
+            "name the folder of the certificates with DOCKER_CERT_PATH, or unset DOCKER_CERT_PATH and "
+            "DOCKER_TLS_VERIFY",
         ) from None
     tls: TLSConfig | bool = environment.get("tls", False)
     return tls
@@ -202,7 +203,9 @@ def _ways_to_start(address: EngineAddress) -> tuple[str, ...]:
     """Return the fixes for a missing engine: start the installed engine, or else install one."""
     named = ["correct or unset DOCKER_HOST"] if "DOCKER_HOST" in address.origin else []
     if not address.local:
-        return (f"start the engine on its machine, or {named[0] if named else 'name another with DOCKER_HOST'}",)
+        return (
+            f"start the engine on its machine, or {named[0] if named else 'name another engine with DOCKER_HOST'}",
+        )
     user = "" if os.getuid() == 0 else "--user "
     ways = list(named)
     if shutil.which("dockerd"):

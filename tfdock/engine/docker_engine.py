@@ -100,7 +100,7 @@ OLDEST_API = "1.41"  #: The API of Docker 20.10; podman 4 answers with it too.
 _TRANSPORT = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError)
 
 _CONNECT_TIMEOUT = 15.0
-_LATE_END = 10.0  #: Seconds between two looks at whether a container has ended whose log is followed.
+_LATE_END = 10.0  #: Seconds between two checks whether a container has ended while its log is followed.
 _QUERY_TIMEOUT = 60.0
 # A shell's status for SIGKILL: 128 + 9.
 _KILLED = 137
@@ -491,7 +491,7 @@ class DockerEngine:
         if RUN_LABEL not in self._labels(spec.name):
             raise EngineError.of(
                 "container-name-taken",
-                f"a container named {spec.name} exists and is not one of ours",
+                f"a container named {spec.name} exists, and tfdock did not make it",
                 self._own_words(f"rename or remove it (`docker rm {spec.name}`)"),
             )
         self.remove(spec.name)

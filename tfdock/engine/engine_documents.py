@@ -127,5 +127,5 @@ def _short_name(name: str) -> str:
 
 
 def timestamp(text: str) -> float:
-    """Return Unix seconds of the engine's RFC 3339 time. Python's parser does not take its nine decimals."""
+    """Return Unix seconds of the engine's RFC 3339 time. Python's parser does not accept its nine decimals."""
     return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text)).timestamp()

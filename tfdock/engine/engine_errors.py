@@ -80,7 +80,8 @@ _DOCKERFILE = _means(
     BuildFailed,
     "dockerfile-refused",
     "the engine does not accept the Dockerfile",
-    "the classic builder knows neither `RUN --mount` nor heredocs; with another builder, see the line that it names",
+    "the classic builder supports neither `RUN --mount` nor heredocs; with another builder, check the line that it "
+    "names",
 )
 
 # The HTTP status does not help: 429, 503 and a registry that is down all arrive as 500 with the registry's words.
@@ -113,7 +114,7 @@ _REGISTRY = (
         r"manifest unknown|name unknown|repository (does not exist|name not known)|not found|HTTP 404 response",
         NetworkError,
         "image-not-found",
-        "{where} has no image {what}, or does not show it to you",
+        "{where} has no image {what}, or you may not see the image",
         "check name and tag; for a private image log in with `docker login`",
     ),
     _means(
@@ -121,7 +122,7 @@ _REGISTRY = (
         NetworkError,
         "registry-denied",
         "{where} refuses to serve {what}",
-        "log in with `docker login` as somebody who may read it",
+        "log in with `docker login` as a user who may read the image",
     ),
     # Before the failed connections, because their text (`tls:`) is in these lines too.
     _means(
@@ -138,7 +139,8 @@ _REGISTRY = (
         NetworkError,
         "registry-unreachable",
         "{where} cannot be reached for {what}",
-        "check the engine's network (it fetches, not this program) and its proxy settings, or set a registry mirror",
+        "check the engine's network (the engine fetches, not tfdock) and its proxy settings, or set a registry "
+        "mirror",
     ),
 )
 
@@ -158,7 +160,7 @@ _PUSH = (
         NetworkError,
         "registry-denied",
         "{where} does not accept {what}",
-        "log in with `docker login` as somebody who may write there",
+        "log in with `docker login` as a user who may write there",
     ),
     *_REGISTRY,
 )
@@ -173,7 +175,7 @@ _REFUSALS = (
         r"|(openat2?|open|opening file) .*(memory\.max|cpu\.max).*(no such file|permission denied)",
         EngineError,
         "engine-limits-missing",
-        "the engine cannot limit what a container uses, and refuses to {what}",
+        "the engine cannot limit the resources of a container, and refuses to {what}",
         "delegate control groups to the engine's user: https://rootlesscontaine.rs/getting-started/common/cgroup2/",
     ),
     _means(
@@ -204,7 +206,7 @@ _REFUSALS = (
         EngineError,
         "mount-source-missing",
         "the folder {path}{other} does not exist on the engine's machine, so no container can see it",
-        "create it first; with an engine on another machine, folders of this one cannot be mounted",
+        "create the folder first; an engine on another machine cannot mount folders of this machine",
     ),
     _means(
         # The first words are Docker's, the second podman's.
@@ -226,7 +228,7 @@ _REFUSALS = (
         r"^reference does not exist",
         EngineError,
         "image-missing",
-        "the engine lacks an image, so that it cannot {what}",
+        "the engine lacks an image, so it cannot {what}",
         "build or pull it first",
     ),
     _means(
@@ -234,7 +236,7 @@ _REFUSALS = (
         EngineError,
         "container-gone",
         "the container is gone: {what}",
-        "somebody removed it; start again",
+        "somebody removed the container; run the same command again",
     ),
     _DOCKERFILE,
 )
@@ -254,12 +256,14 @@ def refusal(action: str, words: str, program: str = "docker") -> TfdockError:
     return _interpret(_REFUSALS, words, program, what=action) or EngineError.of(
         "engine-refused",
         f"the engine refused to {action}: {words}",
-        own_words("the words are the engine's own; its log (`journalctl -u docker`) may say more", program),
+        own_words(
+            "the message is the engine's own; the engine's log (`journalctl -u docker`) may have details", program
+        ),
     )
 
 
 def archive_refusal(words: str, program: str = "docker") -> TfdockError:
-    """Return the error for an archive of images that the engine did not take."""
+    """Return the error for an archive of images that the engine did not accept."""
     return _interpret((_DISK,), words, program, what="load images") or EngineError.of(
         "image-archive-refused",
         f"the engine cannot load the images of the archive: {words}",

@@ -23,7 +23,7 @@ IMAGE_LABEL = "io.tfdock.image"
 
 BASE_LABEL = "io.tfdock.base"  #: Label of our images: the engine's id of their base.
 
-#: Label of our images: the hash of the file that their toolchain stage wrote, before any source was in them.
+#: Label of our images: the hash of the toolchain file, which an image step wrote before any source was in the image.
 TOOLCHAIN_LABEL = "io.tfdock.toolchain"
 
 LARGEST_FILE = (
@@ -50,7 +50,7 @@ class Cancel:
                 hook()
 
     def on_set(self, hook: Callable[[], None]) -> Callable[[], None]:
-        """Call `hook` when set (at once if it is); returns a function that removes the hook."""
+        """Call `hook` at the request (at once if it was made); return a function that removes the hook."""
         # Added first, then asked: a `set` in between may run the hook twice, but never not at all.
         self._hooks.append(hook)
         if self._event.is_set():
@@ -60,7 +60,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageInfo:
-    """An image of the engine's."""
+    """An image on the engine."""
 
     id: str  #: The image's id, valid in this engine only.
     tags: tuple[str, ...] = ()  #: Its tags.
@@ -166,9 +166,9 @@ class Engine(Protocol):
         """
 
     def load(self, archive: Iterable[bytes], cancel: Cancel) -> None:
-        """Load images from an archive of `save`, with their names.
+        """Load the images of an archive that `save` made, with their names.
 
-        Raises what `archive` raises, and EngineError (`image-archive-refused`); then no image was loaded.
+        Raises the errors of `archive`, and EngineError (`image-archive-refused`); then no image was loaded.
         """
 
     def create(self, spec: ContainerSpec) -> str:
@@ -218,7 +218,7 @@ class Engine(Protocol):
         """Return the sorted names of all volumes with the label (and this value)."""
 
     def remove_volume(self, name: str) -> None:
-        """Remove a volume that no container has; silent if it is absent."""
+        """Remove a volume that no container uses; silent if it is absent."""
 
     def memory_killed(self, container: str) -> bool:
         """Return whether the container with this id had an out-of-memory event, even if it is gone."""

@@ -29,7 +29,7 @@ def break_off(response: requests.Response) -> None:
 
 
 class StreamWatch:
-    """Breaks off a silent stream if the engine does not answer a ping either.
+    """Ends a silent stream if the engine does not answer a ping.
 
     A frozen engine keeps its connections open, so a build on it is silent forever, without an error. A read timeout
     does not help, because a compiler may be silent for an hour.

@@ -48,8 +48,9 @@ class Compatibility:
     limits: tuple[str, ...] = ()
     driver: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
-    refused: bool = False  #: The missing part is not the code.
-    fails: tuple[str, ...] = ()  #: The limits with which TensorFlow uses the GPU, and fails at its first sums.
+    refused: bool = False  #: Something other than the code is missing.
+    #: Limits because of which TensorFlow uses the GPU, but fails at its first operations.
+    fails: tuple[str, ...] = ()
     unjudged: str = ""  #: Why the verdict on the GPU is unknown: `has no GPU code of its own`.
 
     @property
@@ -79,7 +80,7 @@ class LibraryService:
 def serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None = None) -> Compatibility:
     """Judge a wheel for a GPU. With `host`, the driver and CPU of this machine are checked too.
 
-    Of libraries of which one is loaded, the best for the GPU decides.
+    If the wheel loads one of several libraries, the best library for the GPU decides.
     """
     if not facts.choices:
         return _serve(knowledge, gpu, facts, host)

@@ -133,7 +133,7 @@ def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
     if bare_gpu(knowledge, name):
         message, fix = f"`{name}` is a target to compile for, not the name of a GPU", "`tfdock gpus` lists the names"
         if is_integrated(knowledge, dotted(name)):
-            fix = "leave it out: such a GPU is part of the CPU, and a wheel for a card needs no code for it"
+            fix = "leave this GPU out: it is part of the CPU, and a wheel for a card needs no code for it"
     elif is_target(knowledge, name):
         # A text in the form of a target resembles unrelated names, so no name is suggested.
         message, fix = f"no GPU is known with the target `{name}`", f"{lists}, with theirs"
@@ -390,7 +390,7 @@ def gpu_driver(
 
 
 def needs_open_modules(knowledge: KnowledgeBase, accelerator: str, target: str | None, name: str = "") -> bool:
-    """Return whether the driver's open kernel modules alone drive a GPU."""
+    """Return whether a GPU works only with the driver's open kernel modules."""
     row = architecture_of(knowledge, accelerator, target)
     return row is not None and bool({name, target} & {*row.open_modules})
 

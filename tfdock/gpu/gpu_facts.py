@@ -61,7 +61,7 @@ class GpuFacts:
     measured: bool = False
 
     def version_of(self, component: str) -> str:
-        """Return the version in use: the oldest that pip installs, else the one built or tested with; else ""."""
+        """Return the version in use: the oldest that pip installs, else the built or the tested version; else ""."""
         brought = self.brought.get(component)
         return (brought.oldest if brought else "") or self.built.get(component, "")
 
@@ -135,7 +135,7 @@ def facts_of_installed(
 
 
 def companions(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> Iterator[Companion]:
-    """Yield the rows of what comes with the official wheel of a release."""
+    """Yield the rows of the parts that come with the official wheel of a release."""
     for row in knowledge.companions:
         if row.accelerator == accelerator.accelerator and applies(release, row.releases) and not row.wheels:
             yield row
@@ -242,7 +242,7 @@ def facts_of_wheel(knowledge: KnowledgeBase, inspection: Inspection) -> GpuFacts
 def _unjudged(knowledge: KnowledgeBase, inspection: Inspection, holding: Sequence[Library]) -> str:
     """Return why no verdict on a wheel is possible; empty if one is."""
     if inspection.unread and not inspection.libraries:
-        return f"has libraries for {' and '.join(sorted({*inspection.unread.values()}))}, which are not read here"
+        return f"has libraries for {' and '.join(sorted({*inspection.unread.values()}))}, which tfdock does not read"
     if holding or _is_tensorflow(knowledge, inspection):
         return ""
     # An add-on such as tensorflow-text: what it is linked with has the code for GPUs.

@@ -79,7 +79,7 @@ class Limits:
         beside = machine_of(self.knowledge, self.gpu)
         # Jetson boards and GH200 have ARM CPUs: an x86-64 wheel with their code is of no use.
         if wheel and beside and beside != wheel:
-            return f"it is for machines with a CPU of {wheel}; this GPU stands beside a CPU of {beside}"
+            return f"it is for machines with a CPU of {wheel}; this GPU is in a machine with a CPU of {beside}"
         if wheel and here and here != wheel:
             return f"it is for machines with a CPU of {wheel}; this machine has a CPU of {here}"
         return ""
@@ -126,7 +126,7 @@ class Limits:
     def _unread(self) -> Iterator[str]:
         """Yield what is not known and may matter."""
         if self.facts.release is None and self.facts.version:
-            yield f"which GPUs its TensorFlow ({self.facts.version}) ignores is not known here"
+            yield f"it is not known which GPUs its TensorFlow ({self.facts.version}) ignores"
         if self._in_doubt():
             yield f"it is not known whether TensorFlow {self.facts.version} uses {self._target} at all"
         for library in self.facts.own:
@@ -160,7 +160,7 @@ class Limits:
     def failing_kernels(self) -> Iterator[str]:
         """Yield which kernels that MLIR generated the GPU cannot run.
 
-        They have lists of their own, and TensorFlow loads each kernel at its first use.
+        These kernels have lists of targets of their own, and TensorFlow loads each kernel at its first use.
         """
         for held, container_verdict in self._generated:
             if container_verdict.runs == "no":
@@ -211,7 +211,7 @@ class Limits:
         if row and row.limit:
             return row.limit
         how = self._symptom("kernel-not-served")
-        return f"what the device linker made (NCCL in TensorFlow: several GPUs together) has no PTX, and fails{how}"
+        return f"code from the device linker (NCCL in TensorFlow: several GPUs together) has no PTX, and fails{how}"
 
     def _where(self, parts: Sequence[CodePart]) -> str:
         """Return ` (1 of 279 containers of tensorflow/libtensorflow_cc.so.2)` if the containers were counted."""
@@ -252,7 +252,7 @@ class Limits:
         release = self.facts.release
         if self.facts.xla and release and not reaches(self._accelerator, self._target, release.xla_floor):
             floor = release.xla_floor[self._accelerator.accelerator]
-            yield f"XLA leaves it out: it uses no GPU below {floor}"
+            yield f"XLA ignores this GPU: it uses no GPU below {floor}"
 
     def _toolkit_age(self) -> Iterator[str]:
         """Yield that a toolkit does not compile for the GPU: XLA needs it, and its libraries have no code for it."""
@@ -261,7 +261,7 @@ class Limits:
             return
         number = Capability.of_gpu(self._target).number
         name = f"{self._title(row.toolkit)} {row.version}"
-        origin = "comes with it" if row.toolkit in self.facts.brought else "it is made with"
+        origin = "comes with the wheel" if row.toolkit in self.facts.brought else "the wheel is made with"
         compiler = self.facts.runtime_compiler if self.facts.xla else None
         asked = compiler.targets.get(self._target, number) if compiler else number
         # XLA compiles at run time with the toolkit that is installed, so its age matters too.
@@ -272,7 +272,7 @@ class Limits:
             then = f"{compiler.compiler} {compiler.failing}; its" if compiler else "its"
             yield f"{name}, which {origin}, {how}: {then} libraries may fail"
         elif compiler and (asked not in row.targets or self._is_refused(compiler)):
-            lacking = f"does not know sm_{asked}" if asked not in row.targets else "is not one it takes"
+            lacking = f"does not know sm_{asked}" if asked not in row.targets else "is not a version that it accepts"
             yield f"{compiler.compiler} {compiler.failing}: {name}, which {origin}, {lacking}"
         elif compiler and (built := self._too_old_build(compiler, asked)):
             yield (
@@ -338,7 +338,7 @@ class Limits:
             if Version(row.since) > Version(version) and Version(row.since).parts[0] == major and self._serves(row)
         ]
         way = f"; {title} {min(newer, key=Version)} or newer has it" if newer else ""
-        return f"{title} {version}, which it is used with, has no code for {self.gpu.target}{way}"
+        return f"{title} {version}, which the wheel uses, has no code for {self.gpu.target}{way}"
 
     def _some_of(self, held: Sequence[LibraryRow], serving: Sequence[LibraryRow], title: str, version: str) -> str:
         """Return the limit of a wheel that says no more than `9`; empty if every 9 has code."""
@@ -452,7 +452,7 @@ class Limits:
             return None
         row = self.knowledge.drivers.get((name, str(Version(version).parts[0])))
         # `unless`: on data-centre GPUs the cuda-compat packages run a newer toolkit with an older driver.
-        made = f"{self._title(name)} {version}, which it is made with,"
+        made = f"{self._title(name)} {version}, which the wheel is made with,"
         return _Floor(version=floor, why=made, unless=(row.unless if row else None) or "")
 
     def _of_gpu(self) -> _Floor | None:

@@ -87,7 +87,7 @@ def opened_libraries(
 def opened_by(
     knowledge: KnowledgeBase, accelerator: Accelerator, minor: str, built: Callable[[str], str]
 ) -> tuple[RuntimeLibrary, ...]:
-    """Return the same of the wheels of a minor release; `built` gives a component's version, empty if unknown."""
+    """Return these libraries for a minor release; `built` returns a component's version, or "" if unknown."""
     rows: dict[str, RuntimeLibrary] = {}
     for row in knowledge.runtime_libraries:
         if row.accelerator != accelerator.accelerator or not for_release(knowledge, minor, row.releases):
@@ -115,7 +115,8 @@ def toolkit_major(knowledge: KnowledgeBase, inspection: Inspection) -> str:
 def searched_folders(inspection: Inspection, row: RuntimeLibrary) -> set[str]:
     """Return the folders in which a wheel looks for a library, relative to the folder of packages.
 
-    The loader goes by the DT_RUNPATH of the file that opens a library. What GPUs work without is opened by others.
+    The loader uses the DT_RUNPATH of the file that opens a library. Other files open the libraries that GPUs do not
+    need.
     """
     openers = [library for library in inspection.libraries if row.use is None and _OPENER.fullmatch(library.path)]
     return {
@@ -128,7 +129,7 @@ def searched_folders(inspection: Inspection, row: RuntimeLibrary) -> set[str]:
 
 
 def unsearched_folders(knowledge: KnowledgeBase, inspection: Inspection) -> tuple[str, ...]:
-    """Return folders (`nvidia/cusolver/lib`) that pip fills with what the wheel opens, and that it does not search.
+    """Return folders (`nvidia/cusolver/lib`) that pip fills with the wheel's libraries but the wheel does not search.
 
     Without the libraries in these folders, TensorFlow sees no GPU. The wheel's requirements and its DT_RUNPATH say
     so.
@@ -150,6 +151,6 @@ def unsearched_limit(folders: Sequence[str]) -> str:
     path = ":".join(f"$(python -c 'import {module} as m; print(*m.__path__)')/lib" for module in modules)
     export = f'export LD_LIBRARY_PATH="{path}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"'
     return (
-        f"with the libraries of its extra TensorFlow sees no GPU before `{export}`: "
+        f"with the libraries of its extra, TensorFlow sees no GPU until you run `{export}`: "
         f"the wheel does not search {' and '.join(folders)}"
     )

@@ -35,7 +35,7 @@ class Verdict:
 def code_of(targets: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the (SASS, PTX) that TensorFlow makes from a list of targets, each in numerical order.
 
-    `sm_86` is SASS, `compute_86` is SASS and PTX. Raises ValueError for what is not a capability.
+    `sm_86` is SASS, `compute_86` is SASS and PTX. Raises ValueError for a text that is not a capability.
     """
     wanted = sorted({Capability.parse(target) for target in targets})
     sass = dict.fromkeys(f"sm_{capability.number}" for capability in wanted)
@@ -47,7 +47,8 @@ def runs(
 ) -> Verdict:
     """Judge the images `sm_…` and `compute_…` for a GPU of that capability; ValueError for any other image.
 
-    `embedded` are the capabilities (`8.7`) of embedded GPUs: SASS goes neither to nor from them.
+    `embedded` are the capabilities (`8.7`) of embedded GPUs: Their SASS runs on no other GPU, and they run no other
+    SASS.
     """
     images = sorted(Capability.parse(image) for image in sass)
     texts = sorted(Capability.parse(image) for image in ptx)
@@ -70,7 +71,10 @@ def runs(
 
 
 def runs_target(target: str, code: Collection[str]) -> bool:
-    """Return whether GPUs of a target run code for these targets. A target that cannot be read counts as run."""
+    """Return whether GPUs of a target run code for these targets.
+
+    A target that cannot be read counts as one that runs.
+    """
     if target.startswith("gfx"):
         return runs_gfx(target, code).runs != "no"
     try:
@@ -82,7 +86,7 @@ def runs_target(target: str, code: Collection[str]) -> bool:
 def runs_gfx(gpu: str, code: Collection[str]) -> Verdict:
     """Judge code objects (`gfx90a`, `gfx90a:xnack+`) for a GPU of that gfx target.
 
-    Features that only one side names do not stand in the way: the GPU's own may be switched either way.
+    Features that only one side names do not matter: the GPU's own may be switched either way.
     """
     name, features = _gfx(gpu)
     fitting = [

@@ -23,7 +23,7 @@ from tfdock.errors import BuildFailed, DiskFull, Fix, Locked, Problem, ProfileEr
 from tfdock.host.hardware import free_disk, nearest, text_of
 from tfdock.host.untrusted_folders import UntrustedFolder, UntrustedPath
 
-_MOST_TEXT = 16 << 20  #: Bytes of a text file. The largest table of knowledge has a fiftieth.
+_MOST_TEXT = 16 << 20  #: Bytes of a text file. The largest table of knowledge has a fiftieth of this.
 
 
 def read_text(path: Path) -> str:
@@ -42,7 +42,7 @@ def read_text(path: Path) -> str:
 def unreadable(path: Path, error: UnicodeDecodeError | OSError, code: str = "file-unreadable") -> ProfileError:
     """Return the error for a text file that could not be read."""
     if isinstance(error, UnicodeDecodeError):
-        message, fix = f"not UTF-8 text (byte {error.start})", "save it as UTF-8; is it a YAML file at all?"
+        message, fix = f"not UTF-8 text (byte {error.start})", "save it as UTF-8, and check that it is a YAML file"
     else:
         message, fix = f"cannot be read: {error.strerror}", "check the file's owner and mode"
     return ProfileError.of(code, message, fix, file=str(path))
@@ -168,7 +168,7 @@ def check_space(folder: Path, needed: int, message: Callable[[int], str], fix: F
 
 
 def check_target(target: Path, code: str, is_ours: Callable[[BinaryIO], bool]) -> None:
-    """Raise ProfileError early for a file that cannot be written, or that is not ours to replace.
+    """Raise ProfileError early for a file that cannot be written, or that another program wrote.
 
     `is_ours` is called with the file that has the name now.
     """

@@ -167,8 +167,8 @@ def free_disk(path: Path) -> int | None:
 def place(purpose: str, path: Path, *, share: float, executes: bool = False, option: str = "") -> WritableFolder:
     """Return a folder that a build will write to, and whether it can. Makes and changes nothing.
 
-    `share` is the fraction of a build's disk space in this folder. A build runs programs in a folder that `executes`.
-    `option` chooses another folder.
+    `share` is the fraction of a build's disk space in this folder. If `executes` is set, a build runs programs in the
+    folder. `option` chooses another folder.
     """
     there, looked = nearest(path), WritableFolder(what=purpose, path=str(path), share=share, option=option)
     try:
@@ -361,7 +361,7 @@ def loaded_driver(text: str) -> str:
 
 
 def nvidia_devices(text: str, fields: Sequence[str], *, ended_well: bool) -> HostDevices:
-    """Read `nvidia-smi --query-gpu=<fields> --format=csv,noheader`; one line a GPU, values it has not as `[N/A]`.
+    """Read `nvidia-smi --query-gpu=<fields> --format=csv,noheader`: a line for each GPU, missing values as `[N/A]`.
 
     With MIG a line is still a whole GPU. Lines that do not match the fields are error messages.
     """

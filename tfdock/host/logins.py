@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _WORD = r"(?:[A-Za-z]{1,14}\d{0,4}|v?\d{1,9})"
-#: Words and numbers. Tokens have letters and digits in one, or are longer.
+#: Words and numbers. Tokens mix letters and digits, or are longer.
 _PLAIN = re.compile(rf"[+~]?{_WORD}?(?:[-_.+:]{_WORD})*")
 _ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 _SHORTEST = 5  #: Characters that a login needs to be replaced. A shorter one would be in every word.
 
 
 def logins(value: str) -> tuple[str, ...]:
-    """Return what may be secret of the addresses in a value.
+    """Return the parts of the addresses in a value that may be secret.
 
-    That is what stands before a host, a query, and each part of a path that is not words and numbers.
+    These are the login before a host, a query, and each part of a path that does not consist of words and numbers.
     """
     secrets: list[str] = []
     for address in value.split():

@@ -51,8 +51,8 @@ class Project:
     def resolve(self, path: Path, *, name: str | None = None, folder: bool = False) -> tuple[Path, str]:
         """Return the folder that allows a path, and the path in that folder; no link is in either.
 
-        `name` is the path in the profile; `folder` means that the path should be a folder. Raises ProfileError where
-        the path is not the project's and not allowed. Whether a path outside exists is not told.
+        `name` is the path in the profile; `folder` means that the path should be a folder. Raises ProfileError for a
+        path that is neither in the project nor allowed. The error does not tell whether the path exists.
         """
         label = _shown(name or str(path))
         # The system's functions raise ValueError for it.
@@ -102,7 +102,7 @@ class Project:
     def text(
         self, path: Path, most: int = MOST_TEXT, *, code: str = "file-unreadable", name: str | None = None
     ) -> str:
-        """Return a text file's text, its line ends as they are; raises ProfileError, and FileNotFoundError."""
+        """Return a text file's text, with unchanged line ends; raises ProfileError, and FileNotFoundError."""
         try:
             return self.read(path, most, name=name).decode("utf-8")
         # The caller knows who asked for the file, and says so.
@@ -112,7 +112,7 @@ class Project:
             raise unreadable(path, error, code) from None
 
     def patch(self, path: Path, *, name: str) -> bytes:
-        """Return a patch's bytes; raises ProfileError, also for what is no patch, and OSError."""
+        """Return a patch's bytes; raises ProfileError, also for a file that is no patch, and OSError."""
         data = self.read(path, MOST_PATCH, name=name)
         if not _PATCH.search(data):
             message = (
@@ -134,7 +134,7 @@ def read_stdin() -> str:
         raise unreadable(Path("<stdin>"), error, "profile-unreadable") from None
 
 
-#: What `git apply` takes: the mails of `git format-patch` have such lines as well.
+#: What `git apply` accepts: the mails of `git format-patch` have such lines as well.
 _PATCH = re.compile(rb"^diff --git \S|^--- [^\n]*\n\+\+\+ [^\n]*\n@@ -\d", re.MULTILINE)
 
 

@@ -36,9 +36,9 @@ class Settings:
     registries: tuple[str, ...] = ()
     #: Registries elsewhere that are used over plain HTTP. The traffic can be read and changed on the way.
     plain_http: tuple[str, ...] = ()
-    #: Folders beside a profile's project that profiles and matrices may name files of.
+    #: Folders outside a profile's project whose files profiles and matrices may name.
     allow_paths: tuple[Path, ...] = ()
-    #: Remote caches and executors that profiles may name beside those of these settings.
+    #: Remote caches and executors that profiles may name besides the endpoints of these settings.
     allow_endpoints: tuple[str, ...] = ()
     #: The engine's network for image builds and the fetch phase; None is the engine's default.
     network: str | None = None
@@ -108,7 +108,7 @@ _PREFIX = "TFDOCK_"
 _VARIABLES = {item.name: f"{_PREFIX}{item.name.upper()}" for item in fields(Settings)}
 _VARIABLES["mirrors"] = "TFDOCK_REGISTRY_MIRROR"
 
-#: How alike, of 1, a name is that was meant for another. Pipelines have names of their own: `TFDOCK_REGISTRY`.
+#: The similarity, at most 1, from which a name counts as misspelt. Pipelines use similar names: `TFDOCK_REGISTRY`.
 _ALIKE = 0.8
 
 
@@ -245,7 +245,7 @@ _KEEP_OUTPUT = ("never", "failed")
 
 
 def plain_http(registry: str) -> bool:
-    """Return whether this machine's settings want plain HTTP to be spoken with a registry (`registry.lan:5000`)."""
+    """Return whether this machine's settings allow plain HTTP for a registry (`registry.lan:5000`)."""
     return registry in load({}).plain_http
 
 

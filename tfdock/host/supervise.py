@@ -81,7 +81,7 @@ class _Handover:
             return event
 
     def close(self) -> None:
-        """Refuse further output, and wake whoever waits for room."""
+        """Refuse further output, and wake the thread that waits for space."""
         with self._changed:
             self._left = True
             self._events.clear()
@@ -197,7 +197,7 @@ class Limit:
 class Stopper:
     """Passes a stop on to what is running: gently at the first request or when the limit is over, then by force.
 
-    `short` reports a nearly full disk; `late` tells afterwards whether this or the limit ended the command.
+    `short` reports a nearly full disk; `late` tells afterwards whether the limit or the full disk ended the command.
     """
 
     stop: Stop

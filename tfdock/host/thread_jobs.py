@@ -29,8 +29,8 @@ class ThreadJob:
 def run_both(jobs: Iterable[ThreadJob]) -> None:
     """Do every job, the largest first, two at a time; jobs of an iterator are not kept once they are done.
 
-    The error of the first job that has one is raised, in the given order. Jobs behind a failed one do not start, or
-    stop after their next step; so do all jobs when this is interrupted.
+    Raises the error of the first failed job, in the given order. Jobs after a failed job do not start, or stop after
+    their next step. An interruption stops all jobs in the same way.
     """
     work = _Work(jobs)
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="pair") as pool:

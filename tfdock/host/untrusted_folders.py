@@ -90,7 +90,7 @@ def has_holes(descriptor: int) -> bool:
 
 
 def is_hollow(descriptor: int) -> bool:
-    """Return whether an open file of more than a mebibyte consists of holes, but for a sixteenth at most.
+    """Return whether an open file of more than a mebibyte has data in at most a sixteenth of it, and holes elsewhere.
 
     A compiler's outputs may have small holes, which do not count: reading takes about as long as writing did.
     """
@@ -323,7 +323,10 @@ class UntrustedFolder:
             os.rmdir(last, dir_fd=at)
 
     def empty(self) -> None:
-        """Remove everything in the folder, whatever the modes of the folders in it. What is gone already is fine."""
+        """Remove everything in the folder, whatever the modes of the folders in it.
+
+        Files that are gone already are ignored.
+        """
         # Move deep folders to the top: a million levels must not need a million descriptors.
         deep: deque[str] = deque()
         self._empty(self, deep, 0)
@@ -383,7 +386,7 @@ class TooLarge(OSError):
 class UntrustedPath:
     """A name below a folder that others may have filled, such as a wheelhouse in a stranger's checkout.
 
-    It serves as a path does. Each access opens `root`, which the user named and which may be a link, and follows no
+    It is used like a path. Each access opens `root`, which the user named and which may be a link, and follows no
     link below it. Methods that write create `root` if it is missing. It is not `os.PathLike`: nothing else can open
     it. Every method raises OSError, NotPlain where a link or another kind of file is in the way.
     """
@@ -409,7 +412,7 @@ class UntrustedPath:
 
     @property
     def parent(self) -> UntrustedPath:
-        """The folder that it lies in."""
+        """The parent folder."""
         return UntrustedPath(self.root, self.inside.rpartition("/")[0])
 
     @contextmanager
@@ -431,7 +434,7 @@ class UntrustedPath:
         return None
 
     def is_file(self) -> bool:
-        """Return whether it is a regular file."""
+        """Return whether the name is a regular file."""
         status = self.status()
         return status is not None and stat.S_ISREG(status.st_mode)
 
@@ -442,7 +445,7 @@ class UntrustedPath:
         return status.st_size if status and stat.S_ISREG(status.st_mode) else 0
 
     def is_folder(self) -> bool:
-        """Return whether it is a folder."""
+        """Return whether the name is a folder."""
         status = self.status()
         return status is not None and stat.S_ISDIR(status.st_mode)
 
@@ -453,7 +456,7 @@ class UntrustedPath:
         return []
 
     def walk(self) -> Iterator[FoundFile]:
-        """Yield its own status, without a name, and everything below it; nothing if it is not there."""
+        """Yield the status of this path, with an empty name, and everything below it; nothing if it is missing."""
         if status := self.status():
             yield FoundFile("", status)
             with suppress(OSError), self._opened() as (root, name), root.folder(name) as folder:

@@ -32,7 +32,7 @@ def pack(
 ) -> int:
     """Write a file of images; return its size in bytes. `stream` opens a wheel's layer.
 
-    Raises OSError, and what `check` raises.
+    Raises OSError, and the errors of `check`.
     """
 
     def pieces() -> Iterator[bytes]:

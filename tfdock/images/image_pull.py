@@ -63,8 +63,8 @@ class ImagePull:
     """Pulls builds from images into a wheelhouse.
 
     `check` is called now and then and raises to stop. `say` is called with messages, `progress` with the number of
-    new bytes. `read` is for a caller that looks at the members of wheels. Every method raises what `Repository`
-    raises, and WheelRefused, DiskFull and errors of files.
+    new bytes. `read` is for a caller that looks at the members of wheels. Every method raises the errors of
+    `Repository`, and WheelRefused, DiskFull and errors of files.
     """
 
     wheelhouse: Wheelhouse
@@ -175,7 +175,7 @@ class ImagePull:
             root,
             size + _ROOM,
             lambda free: f"the wheelhouse {root} has {gib(free)} free, and the pull needs {gib(size)}",
-            "free space there, or give another `--wheelhouse`",
+            "free space on that disk, or give another `--wheelhouse`",
         )
 
     def _download(self, image: StoredImage, wheel: FoundWheel, file: FileIO, begun: int) -> None:
@@ -203,7 +203,9 @@ class ImagePull:
         except WheelError as error:
             raise self._refusal(image, wheel, error.code, error.message) from error
         if facts.sha256 != wheel.sha256:
-            text = f"{wheel.file} has the sha256 {facts.sha256}, but its labels, SHA256SUMS and record {wheel.sha256}"
+            text = (
+                f"{wheel.file} has the sha256 {facts.sha256}, its labels, SHA256SUMS and record have {wheel.sha256}"
+            )
             raise image.named.malformed(image.digest, text)
         if facts.tag_problem:  # who looks at members takes renamed wheels as well
             raise self._refusal(image, wheel, "wheel-tag-mismatch", facts.tag_problem)
@@ -216,7 +218,7 @@ class ImagePull:
             code,
             f"{wheel.file} of the image `{image.image}` is refused: {reason}",
             "check who can push to this registry, and use another image",
-            why=f"{image.digest} matches its digest, so it was pushed like this",
+            why=f"{image.digest} matches its digest, so this content was pushed",
         )
 
 

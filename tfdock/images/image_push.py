@@ -1,4 +1,4 @@
-"""Push wheel images into a repository of a registry (`image push`). Blobs that are there are not sent again.
+"""Push wheel images into a repository of a registry (`image push`). Blobs that the registry has are not sent again.
 
 Tags come last.
 """
@@ -54,7 +54,7 @@ class Push:
     def push(self, shipment: Shipment) -> PushedImages:
         """Send what is missing. If a push is stopped, no tag points to an incomplete image.
 
-        Raises what `Repository` raises, and ProfileError (`image-tag-taken`) if a tag already points to an
+        Raises the errors of `Repository`, and ProfileError (`image-tag-taken`) if a tag already points to an
         image without wheels. The tags are checked before anything is sent.
         """
         # All tags are checked before anything is sent.

@@ -1,4 +1,7 @@
-"""Name the tags of wheel images; choose the images to push or pack for some builds, and what tags stand for. Pure."""
+"""Name the tags of wheel images; choose the images to push or pack for some builds, and the builds that tags name.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +195,7 @@ def _image(builds: Sequence[WheelBuild]) -> WheelImage:
             f"one image of {len(builds)} builds would have {len(image.wheels)} wheels, and "
             f"{len(image.papers)} bytes of records and the like",
             "push them one by one, without `--as`, or fewer of them together",
-            why=f"`tfdock pull` takes {MOST_WHEELS} wheels at most, and {MOST_PAPERS} bytes beside them",
+            why=f"`tfdock pull` accepts {MOST_WHEELS} wheels at most, and {MOST_PAPERS} bytes beside them",
         )
     return image
 
@@ -212,6 +215,6 @@ def _check_names(builds: Sequence[WheelBuild]) -> None:
                     f"one image cannot hold two different wheels of the name `{name}`",
                     (
                         "push them one by one, without `--as`",
-                        "let the names of the wheels differ: `wheel: {local_version: …}`",
+                        "give the wheels different names: `wheel: {local_version: …}`",
                     ),
                 )

@@ -64,8 +64,8 @@ class StoredImage:
 def find_image(image: ImageRef, platform: str, check: Callable[[], None]) -> StoredImage | None:
     """Return the image that a registry has under a name for a platform (`linux/amd64`); None if the name is unknown.
 
-    Raises what `Repository` raises, ProfileError (`reference-no-wheels`), Incompatible (`wheel-image-platform`), and
-    VerificationFailed (`wheel-image-malformed`, `wheel-image-moved`).
+    Raises the errors of `Repository`, ProfileError (`reference-no-wheels`), Incompatible (`wheel-image-platform`),
+    and VerificationFailed (`wheel-image-malformed`, `wheel-image-moved`).
     """
     named = NamedArtifact(image, check, WHEEL_IMAGES)
     stored = named.manifest()
@@ -162,7 +162,7 @@ class ImageLookup:
 
     repositories: tuple[ImageRef, ...]
     check: Callable[[], None]
-    #: Images of other builds of the same build id that were met.
+    #: Images found on the way: other builds of the same build id.
     others: list[ImageRef] = field(default_factory=list)
 
     def images(

@@ -46,7 +46,7 @@ class WheelSelection:
     check: Callable[[], None]
     _layers: dict[Path, WheelLayer] = field(default_factory=dict)
     _wheels: dict[Path, ImageWheel] = field(default_factory=dict)
-    _unreadable: str = ""  #: The problem with a record that was met.
+    _unreadable: str = ""  #: The problem of a record that was found.
 
     def __enter__(self) -> WheelSelection:
         return self
@@ -70,7 +70,7 @@ class WheelSelection:
         """Return the builds of these names, each once.
 
         Raises ProfileError (`build-not-here`, `wheel-not-found`), WheelRefused (`wheel-without-record`,
-        `wheel-changed`, and problems of a wheel), OSError, and what planning a profile raises.
+        `wheel-changed`, and problems of a wheel), OSError, and the errors of planning a profile.
         """
         builds = [self._build(name) for name in names]
         return tuple({(build.build_id, build.fingerprint): build for build in builds}.values())
@@ -88,9 +88,7 @@ class WheelSelection:
         same = [entry for entry in records if entry.record["fingerprint"] == plan.fingerprint]
         trusted = [entry for entry in same if self.wheelhouse.stands_for(entry.record, plan.trust.name)]
         if same and not trusted:
-            self._unreadable = (
-                f"it is of the trust domain {recorded(same[0].record)}, the profile of {plan.trust.name}"
-            )
+            self._unreadable = f"its trust domain is {recorded(same[0].record)}, the profile's is {plan.trust.name}"
         if not trusted:
             raise self._not_built_error(name, plan.build_id, others=bool(records))
         return self._complete_build(self.wheelhouse, trusted) or self._raise_gone(trusted)
@@ -169,7 +167,7 @@ class WheelSelection:
         paths = [self.wheelhouse.root / file for file in newest.wheels]
         changed = next((path for path in paths if path.is_file()), None)
         if changed:
-            raise changed_wheel_error(changed, "remove it, and build or pull it again")
+            raise changed_wheel_error(changed, "remove the wheel, and build or pull it again")
         raise ProfileError.of(
             "build-not-here",
             f"the wheel of {newest.record['build_id']} is no longer in {self.wheelhouse.root}",

@@ -6,11 +6,11 @@ Each wheel is a layer of its own, an uncompressed tar. Its header and its end fo
     meta/<build id>/record.json                          the record of the build, byte for byte
     simple/index.html, simple/<project>/index.html       an index for pip; its links lead to `../../wheels/`
     wheels/<wheel>.metadata                              the wheel's METADATA, which pip reads before the wheel
-    wheels/<build id>.constraints.txt                    holds pip to these wheels
+    wheels/<build id>.constraints.txt                    limits pip to these wheels
     wheels/SHA256SUMS                                    of the wheels, as `sha256sum --check` reads it
 
-Any engine pulls it, and there is no program in it: `Cmd` is there because `docker create` asks for one. The digest of
-its manifest identifies the image.
+Any engine can pull the image. It contains no program: `Cmd` is set because `docker create` requires one. The digest
+of its manifest identifies the image.
 """
 
 from __future__ import annotations

@@ -57,7 +57,10 @@ class FoundBuild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled:
-    """What manifest and configuration say of an image. They agree. `platform` is `linux/amd64`."""
+    """What manifest and configuration state about an image, after a check that they agree.
+
+    `platform` is `linux/amd64`.
+    """
 
     platform: str
     labels: Mapping[str, str]
@@ -89,7 +92,7 @@ def _config_labels(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def says_wheels(data: bytes) -> bool:
-    """Return whether the bytes of a manifest, or of an index, say that it is one of wheels."""
+    """Return whether the bytes of a manifest, or of an index, declare an image of wheels."""
     with suppress(Malformed):
         return bool(parse(dict[str, Any], data).get("artifactType") == ARTIFACT_TYPE)
     return False
@@ -139,7 +142,7 @@ def machine_platform(machine: str) -> str:
 
 
 def read_labels(manifest: Manifest, config: bytes) -> Labelled:
-    """Return what an image says of itself.
+    """Return an image's description of itself.
 
     Raises Malformed if its parts disagree, or differ from the form that tfdock writes.
     """
@@ -155,7 +158,9 @@ def read_labels(manifest: Manifest, config: bytes) -> Labelled:
     labels = _labels(node, manifest)
     rows = _wheel_rows(labels)
     if len(manifest.layers) != len(rows) + 1:
-        raise Malformed(f"it names {len(rows)} wheels, and has {len(manifest.layers)} layers for them and the papers")
+        raise Malformed(
+            f"it names {len(rows)} wheels, and has {len(manifest.layers)} layers for the wheels and the records"
+        )
     contents = _contents(node, manifest)
     # The last layer, with the papers, has no row.
     wheels = tuple(
@@ -212,13 +217,13 @@ def _contents(node: Mapping[str, Any], manifest: Manifest) -> list[str]:
     rootfs = node.get("rootfs")
     diffs = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
     if not isinstance(diffs, list) or len(diffs) != len(manifest.layers) or not all(map(is_digest, diffs)):
-        raise Malformed("its configuration speaks of other layers than its manifest")
+        raise Malformed("its configuration and its manifest name different layers")
     # A layer that is not packed is its own content.
     plain = [layer.digest for layer in manifest.layers if layer.media_type not in PACKED_TYPES]
     if not set(plain) <= {diff for diff, layer in zip(diffs, manifest.layers, strict=True) if diff == layer.digest}:
-        raise Malformed("its configuration speaks of other layers than its manifest")
+        raise Malformed("its configuration and its manifest name different layers")
     if len({layer.digest for layer in manifest.layers}) < len(manifest.layers) or len(set(diffs)) < len(diffs):
-        raise Malformed("a layer stands in it twice")
+        raise Malformed("it lists a layer twice")
     return diffs
 
 
@@ -239,7 +244,7 @@ def _wheel_of(row: Mapping[str, Any], layer: Descriptor, content: str) -> FoundW
 
 
 def builds(image: Labelled, layer: bytes) -> tuple[FoundBuild, ...]:
-    """Return the builds of an image, by its papers; raise Malformed if anything disagrees."""
+    """Return the builds of an image, from its layer of records; raise Malformed if anything disagrees."""
     files = dict(members(layer, lambda path: _FOLDER.fullmatch(path) is not None))
     wheels = {wheel.file: wheel for wheel in image.wheels}
     _check_names(files, wheels)
@@ -264,7 +269,7 @@ def _build(build_id: str, record: Mapping[str, Any], wheels: Mapping[str, FoundW
     for row in record["wheels"]:
         wheel = wheels.get(row["file"])
         if wheel is None or (wheel.sha256, wheel.size) != (row["sha256"], row["size"]):
-            raise Malformed(f"the record speaks of another {row['file']} than the labels")
+            raise Malformed(f"the record and the labels disagree about {row['file']}")
     own = tuple(wheels[row["file"]] for row in record["wheels"])
     return FoundBuild(build_id=build_id, fingerprint=record["fingerprint"], record=record, wheels=own)
 

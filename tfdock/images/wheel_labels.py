@@ -1,6 +1,6 @@
 """Make the labels of a wheel image, and the same annotations of its manifest. Pure.
 
-There are standard ones (`org.opencontainers.image.title`) if they are known, and tfdock's own (`io.tfdock.build-id`).
+Some labels are standard (`org.opencontainers.image.title`), others are tfdock's own (`io.tfdock.build-id`).
 Values that differ among several builds are listed, with spaces between.
 """
 

@@ -114,7 +114,7 @@ def wheel_bytes(wheel: FoundWheel, pieces: Iterable[bytes], start: int = 0) -> I
             yield part
         trailing += rest
         if trailing != tail[: len(trailing)]:
-            raise Malformed(f"there is something behind {wheel.file}")
+            raise Malformed(f"there is data after {wheel.file}")
     if expected or missing or trailing != tail:
         raise Malformed(f"the layer of {wheel.file} ends too early")
 
@@ -130,4 +130,4 @@ def _describe_intruder(head: bytes, actual: bytes, file: str) -> str:
     if len(block) < BLOCK:
         return f"another member comes before {file}"
     other = read_header(block)
-    return f"`{other.name[:100]!a}` with {other.size} bytes stands where {file} should"
+    return f"`{other.name[:100]!a}` with {other.size} bytes is in the place of {file}"

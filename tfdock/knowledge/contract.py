@@ -32,7 +32,7 @@ class Contract:
         return self._variables("environment")
 
     def of_repositories(self, bazel: str) -> tuple[str, ...]:
-        """Return, as `--repo_env=X`, variables that ./configure gives every action and only repository rules read."""
+        """Return as `--repo_env=X` the variables of every action that only repository rules read."""
         return tuple(
             option
             for row in self.knowledge.variables
@@ -43,7 +43,7 @@ class Contract:
     def flags(self, configs: Sequence[str] = ()) -> tuple[str, ...]:
         """Return Bazel's flags, configs first, the profile's own included.
 
-        A later --repo_env of the same name wins over what a config sets.
+        A later --repo_env of the same name overrides the value of a config.
         """
         rows = (row.flag for row in self.knowledge.flags if self._holds(row.releases, row.when))
         flags = [self._filled(flag, f"flags.yaml {flag}") for flag in rows]

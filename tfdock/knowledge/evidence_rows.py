@@ -1,7 +1,4 @@
-"""Builds of TensorFlow that somebody reported: what was built with what, what is known to fail, and what mends it.
-
-Pure.
-"""
+"""Builds of TensorFlow that somebody reported: the parts of each build, known failures, and their fixes. Pure."""
 
 from __future__ import annotations
 
@@ -22,14 +19,15 @@ Tool = Annotated[str, text_like(re.compile(rf"[a-z]+(?: {_SPAN})?\Z"), "tool (`n
 class ReportedBuild(Row):
     """A build that somebody reported, or a combination that is known to fail.
 
-    Each part is as it was reported, and absent where it was not. `outcome` is `built-with-edit` where it took what
-    tfdock does not do: `needs` says it. Of a row that `fails`, the parts and `options` are those that decide, and
-    parts may be ranges; `needs` is what mends it, `unless` a text in an option that does, `failed_with` are words of
-    the error. A part may be of the base alone: `glibc`, `musl`.
+    Each part is as reported; an unreported part is absent. `outcome` is `built-with-edit` if the build needed an edit
+    that tfdock does not make: `needs` describes it. In a row that `fails`, the parts and `options` are those that
+    cause the failure, and parts may be ranges. `needs` is then the fix, `unless` a text in an option that avoids the
+    failure, and `failed_with` are words of the error. A part may belong to the base image: `glibc`, `musl`.
 
-    `edits` are the rows of edits.yaml that make all of its `needs` but the packager's own.
+    `edits` are the rows of edits.yaml that make all edits in `needs`, except those for the packager's own purposes.
 
-    `fork` is the tree where it is not TensorFlow's own; `compiler` compiles GPU code; `at` is where in the source.
+    `fork` is the source tree if it is not TensorFlow's own; `compiler` compiles GPU code; `at` is the place in the
+    report.
     """
 
     KEY = ("id",)
@@ -57,14 +55,15 @@ class ReportedBuild(Row):
 
     @property
     def parts(self) -> dict[str, str]:
-        """The versions and tools that it says, by name."""
+        """The versions and tools in the report, by name."""
         tools = {"compiler": self.compiler, "host_compiler": self.host_compiler, "bazel": self.bazel}
         return {**self.components, **{name: text for name, text in tools.items() if text}}
 
     def agrees(self, facts: Mapping[str, str]) -> bool:
-        """Return whether it is of a build with these facts: accelerator, toolkit, machine, python, options, `parts`.
+        """Return whether the report applies to a build with these facts.
 
-        A build that was reported may say more than is known of the other one; what is known to fail may not.
+        The facts are accelerator, toolkit, machine, python, options and `parts`. The report of a successful build may
+        have parts that the facts lack; the report of a failure may not.
         """
         fails = self.outcome == "fails"
         if not self.agrees_in_kind(facts):
@@ -85,7 +84,7 @@ class ReportedBuild(Row):
         return True
 
     def is_exactly(self, name: str, facts: Mapping[str, str]) -> bool:
-        """Return whether it says a part or a Python in the version of these facts."""
+        """Return whether the report has a part or a Python in the version of these facts."""
         if name == "python":
             return facts["python"] in self.python
         said, known = self.parts.get(name, ""), facts[name]
@@ -94,7 +93,7 @@ class ReportedBuild(Row):
         return bool(said) and exact and _is_part(said, known, by_major=name.endswith("compiler"))
 
     def agrees_in_kind(self, facts: Mapping[str, str]) -> bool:
-        """Return whether it is of this accelerator and machine, or says none."""
+        """Return whether the report is for this accelerator and machine, or names none."""
         # A report without a machine is of what nearly everybody has; a failure without one is of every machine.
         machine = self.machine or (None if self.outcome == "fails" else "x86_64")
         return self.accelerator in (None, facts["accelerator"]) and machine in (None, facts["machine"])
@@ -103,9 +102,9 @@ class ReportedBuild(Row):
 class Edit(Row):
     """A change of the release's source, without which a build is known to fail.
 
-    The text `find`, which stands once in `file`, becomes `put`. It is made in the releases of `tensorflow` where
-    the report `mends` holds (the id of one that `fails`). `file` is relative to the source. Nobody is known to have
-    finished a build with one that is `unverified`.
+    `put` replaces the text `find`, which occurs once in `file`. The change is made in the releases of `tensorflow`,
+    for builds that the report `mends` describes (the id of a report that `fails`). `file` is relative to the source.
+    If a row is `unverified`, nobody is known to have finished a build with it.
     """
 
     KEY = ("edit",)
@@ -118,7 +117,7 @@ class Edit(Row):
     put: str
 
     def is_for(self, report: ReportedBuild, version: str) -> bool:
-        """Return whether it mends what a report says, in the source of this version."""
+        """Return whether this change fixes the failure of a report, in the source of this version."""
         return self.mends == report.id and spans(self.tensorflow, version)
 
 
@@ -144,7 +143,7 @@ def _is_part(said: str, known: str, *, by_major: bool) -> bool:
 
 
 def tool_and_version(text: str) -> tuple[str, str]:
-    """Return the tool and the version of `gcc 12.3`; a version alone is of no tool."""
+    """Return the tool and the version of `gcc 12.3`; a version alone has an empty tool."""
     return ("", text) if not text[:1].isalpha() else (text.partition(" ")[0], text.partition(" ")[2])
 
 

@@ -1,6 +1,7 @@
-"""The rows of what logs say: known failures, the parts that a log shows, names that came and went.
+"""Rows about logs: known failures, the parts that a log shows, and names that came and went.
 
-Failures are patterns in a log, cause, fix; each row is checked by its own examples. Their files are `failures/*.yaml`
+A failure has patterns for a log, a cause and a fix; each row is checked by its own examples. Their files are
+`failures/*.yaml`
 of a knowledge folder, one table in several files: a row of an overlay replaces the shipped one of the same `id`.
 
 Pure.
@@ -73,7 +74,7 @@ class PatternRow(RowPart):
     @classmethod
     def _without_quotes(cls, text: str) -> str:
         if _QUOTE_IN_LITERAL.search(text):
-            raise ValueError("a literal holds no quotes: tools write them in several ways")
+            raise ValueError("a literal must not contain quotes: tools write quotes in several ways")
         return text
 
     def match(self, line: str, *, harmless: bool = False) -> Mapping[str, str] | None:
@@ -95,7 +96,7 @@ class PatternRow(RowPart):
 
 
 class Examples(RowPart):
-    """Lines on which a row fires, each of its patterns by one at least, and some that are nearly so."""
+    """Lines on which a row fires, at least one for each of its patterns; and similar lines on which it does not."""
 
     fires: tuple[str, ...] = Field(min_length=1)
     # Required: a pattern that is too wide takes harmless lines for failures.
@@ -107,7 +108,7 @@ Relation = Literal["among", "is", "unknown_to", "newest_for"]
 
 
 class Grave(RowPart):
-    """The failure that a harmless line is of, by its id; the accelerator, or part of the log, that makes it one."""
+    """The id of the failure that a harmless line can show, and the accelerator or part of the log that decides."""
 
     row: str
     accelerator: str
@@ -171,7 +172,7 @@ class Failure(Remedied):
 
     @property
     def is_failure(self) -> bool:
-        """Whether it is a thing that went wrong."""
+        """Whether the row is a failure, not harmless."""
         return not (self.harmless or self.passes or self.spoils)
 
     @model_validator(mode="after")
@@ -189,7 +190,7 @@ class Failure(Remedied):
         if unknown := {name for text in texts for name in placeholders(text)} - set(self.values):
             raise ValueError(f"placeholder {{{min(unknown)}}} is not in `values`")
         if self.is_failure and "fix" not in self.model_fields_set:
-            raise ValueError("a failure says its fix")
+            raise ValueError("a failure needs a fix")
         return self
 
     @model_validator(mode="after")
@@ -205,7 +206,7 @@ class Failure(Remedied):
                 raise ValueError(f"no pattern fires on the example {text!r}")
         for text in self.examples.near:
             if any(self._fires(line) for line in text.split("\n")):
-                raise ValueError(f"a pattern fires on what is only near: {text!r}")
+                raise ValueError(f"a pattern fires on the near miss {text!r}")
         return self
 
     def reads(self, place: int, line: str) -> Mapping[str, str] | None:
@@ -235,7 +236,7 @@ class LogPart(Remedied):
     title: str
     shows: tuple[PatternRow, ...] = ()
     owns: tuple[Expression, ...] = ()
-    about: str = "Most such errors come of a version that is newer or older than the source was written for."
+    about: str = "Most such errors come from a version that is newer or older than the source was written for."
     digits: int = 2
     too_new: Annotated[str, template_with(*FIELDS)] = ""
     too_old: Annotated[str, template_with(*FIELDS)] = ""
@@ -253,7 +254,7 @@ class LogPart(Remedied):
 
 
 class ErrorKind(Row):
-    """A kind of error: an expression for its line (`comparable`), and the next step where nothing else is known."""
+    """A kind of error: an expression for its line (`comparable`), and the next step if no failure is known."""
 
     KEY = ("kind",)
 
@@ -307,7 +308,7 @@ def compiled(expression: str) -> re.Pattern[str]:
     return re.compile(expression)
 
 
-_of_line = lru_cache(maxsize=16)  #: One line is held against several rows.
+_of_line = lru_cache(maxsize=16)  #: One line is compared with several rows.
 
 
 @_of_line
@@ -318,7 +319,7 @@ def comparable(line: str) -> str:
 
 
 def is_said(line: str) -> bool:
-    """Return whether a `comparable` line speaks for itself: it warns, quotes or tells of another time of nothing."""
+    """Return whether a `comparable` line is an error now: it is no warning, no quote, and not about another time."""
     return not (_is_repeated(line) or _is_warning(line) or _TOLD.search(line))
 
 

@@ -1,7 +1,7 @@
 """Check whether two rows are compatible, and select the archives that install what a base image lacks.
 
-`resolve/rules.py` puts the answers into sentences. A GPU is written as its target is (`8.6`, `gfx90a`), a target as
-profiles list it (`sm_86`, `gfx90a`).
+`resolve/rules.py` puts the answers into sentences. A GPU is written as its number (`8.6`, `gfx90a`), a target as in a
+profile (`sm_86`, `gfx90a`).
 
 Pure.
 """
@@ -28,7 +28,7 @@ from tfdock.types import Capability, Version, same_minor
 def archives_of(
     knowledge: KnowledgeBase, image: ImageRow, components: Mapping[str, str]
 ) -> tuple[ArchiveRow, ...] | None:
-    """Return one archive for each of the image's `archives`, in order; None if one of them has none that fits."""
+    """Return one archive for each of the image's `archives`, in order; None if no archive fits one of them."""
     archives = []
     for name in image.archives:
         fitting = (row for row in knowledge.archives if row.component == name and _fits(row, components))
@@ -58,17 +58,17 @@ def source_archives_of(knowledge: KnowledgeBase, release: Release) -> tuple[Sour
 
 
 def exact_target(accelerator: Accelerator, gpu: str) -> str:
-    """Return the target for a GPU alone: `sm_86` for 8.6, a gfx target unchanged."""
+    """Return the target for exactly one GPU: `sm_86` for 8.6, a gfx target unchanged."""
     return str(Capability.of_gpu(gpu)) if accelerator.capabilities else gpu
 
 
 def own_target(release: Release, accelerator: Accelerator, gpu: str) -> str:
-    """Return the narrowest target for a GPU that a release takes: with PTX if it knows nothing else."""
+    """Return the narrowest target for a GPU that a release accepts: with PTX if the release knows no other."""
     return taken_target(release, accelerator, exact_target(accelerator, gpu))
 
 
 def taken_target(release: Release, accelerator: Accelerator, target: str) -> str:
-    """Return the target with PTX if the release makes no SASS without it, else unchanged."""
+    """Return the target with PTX if the release cannot make SASS without PTX, else unchanged."""
     return str(replace(Capability.parse(target), ptx=True)) if needs_ptx(release, accelerator, target) else target
 
 
@@ -79,7 +79,7 @@ def needs_ptx(release: Release, accelerator: Accelerator, target: str) -> bool:
 
 
 def can_express_target(release: Release, accelerator: Accelerator, target: str) -> bool:
-    """Return whether the release is known to be able to be told of the target."""
+    """Return whether the release is known to accept the target in its list."""
     if not accelerator.capabilities:
         return True
     pattern = release.capability_pattern
@@ -108,7 +108,7 @@ def is_listed(release: Release, accelerator: Accelerator, gpu: str) -> bool:
 
 
 def is_used(release: Release, accelerator: Accelerator, gpu: str) -> bool:
-    """Return whether the release uses such GPUs at run time at all, whatever was compiled, as far as is known."""
+    """Return whether the release is known to use such GPUs at run time, independent of the compiled code."""
     return reaches(accelerator, gpu, release.floor) and is_listed(release, accelerator, gpu)
 
 
@@ -125,7 +125,7 @@ def _reports(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str) -> li
 
 @lru_cache(maxsize=1024)  # each refused trial of a profile asks
 def reports(knowledge: KnowledgeBase, name: str, gpu: str) -> tuple[str, ...]:
-    """Return what a fork and users make of a target of an accelerator, a sentence each."""
+    """Return the experience of a fork and of users with a target of an accelerator, a sentence each."""
     accelerator = knowledge.accelerators[name]
     taken: dict[str, list[str]] = {}
     for release in sorted(knowledge.releases.values(), key=lambda row: Version(row.release)):
@@ -153,7 +153,7 @@ def is_made_for(row: LibraryRow, toolkit: str) -> bool:
 
 
 def has_code_for(row: LibraryRow | Companion, accelerator: Accelerator, gpu: str) -> bool:
-    """Return whether a GPU lies in the range of those that a library has code for."""
+    """Return whether a GPU is in the range of GPUs for which a library has code."""
     if not accelerator.capabilities:
         return True
     capability = Capability.of_gpu(gpu)
@@ -171,7 +171,7 @@ def serves(
     accelerator: Accelerator,
     components: Mapping[str, str],
 ) -> bool:
-    """Return whether a base image is one for a release with such components, or can be given those it lacks."""
+    """Return whether a base image has such components for a release, or can get the missing ones."""
     return (
         applies(release, image.releases)
         and (not image.accelerators or accelerator.accelerator in image.accelerators)
@@ -181,13 +181,13 @@ def serves(
 
 
 def name_with(image: ImageRow, components: Mapping[str, str]) -> str:
-    """Return a base image's name as far as the components decide it, which is enough for `missing_tag`."""
+    """Return the part of a base image's name that the components decide, which is enough for `missing_tag`."""
     return image.image.format_map(dict.fromkeys(placeholders(image.image), "") | version_facts(components))
 
 
 @lru_cache(maxsize=4096)
 def missing_tag(knowledge: KnowledgeBase, image: str) -> ImageTags | None:
-    """Return the row by which an image is known not to exist; None for an image that may exist."""
+    """Return the row that shows that an image does not exist; None for an image that may exist."""
     tag = re.match(r"[0-9]+(\.[0-9]+)*", image.partition("@")[0].rpartition(":")[2])
     version = Version(tag.group() if tag else "")
 
@@ -203,7 +203,7 @@ def missing_tag(knowledge: KnowledgeBase, image: str) -> ImageTags | None:
 
 @lru_cache(maxsize=4096)
 def distribution_of(knowledge: KnowledgeBase, image: str) -> tuple[Distribution | None, bool]:
-    """Return the distribution that an image's name says, and whether its compilers and Pythons are known as well."""
+    """Return the distribution in an image's name, and whether its compilers and Pythons are known too."""
     rows = knowledge.distributions.values()
     for row in rows:
         if any(_is_named(image, pattern) for pattern in row.images):
@@ -220,7 +220,7 @@ def lacks_compiler(accelerator: Accelerator, image: str) -> bool:
 
 
 def is_plain(image: str) -> bool:
-    """Return whether an image is one of Docker's official ones, such as `debian:12-slim`: a distribution, no more."""
+    """Return whether an image is one of Docker's official ones, such as `debian:12-slim`: only a distribution."""
     return _OFFICIAL.fullmatch(image.partition("@")[0]) is not None
 
 
@@ -236,7 +236,7 @@ def _is_named(image: str, pattern: str) -> bool:
 def toolkit_floor(knowledge: KnowledgeBase, toolkit: str, version: Version, *, wsl: bool = False) -> Version | None:
     """Return the oldest driver that runs a toolkit's machine code; None if it is not known.
 
-    If a row says so, one driver holds for all minor versions of a major one; else it is the toolkit's own driver.
+    If a row says so, one driver serves all minor versions of a major version; else it is the toolkit's own driver.
     """
     # From CUDA 11 on, one driver runs all minor versions of a major one. Before that there is no row.
     shared = knowledge.drivers.get((toolkit, str(version.parts[0]) if version.parts else ""))
@@ -257,7 +257,10 @@ def own_driver(toolkit: Toolkit, *, wsl: bool) -> Version | None:
 
 
 def emitted_ptx(knowledge: KnowledgeBase, toolkit: tuple[str, str], compiler: tuple[str, str]) -> Version | None:
-    """Return the PTX ISA that a compiler writes with a toolkit, each a name and a version; None if not known."""
+    """Return the PTX ISA that a compiler writes with a toolkit; compiler and toolkit are a name and a version.
+
+    None if not known.
+    """
     row = knowledge.toolkits.get((toolkit[0], str(Version(toolkit[1]).minor)))
     known = [Version(each.ptx) for each in (row, knowledge.compilers.get(compiler)) if each and each.ptx]
     # clang emits its own newest ISA at most, whatever the toolkit knows: clang 18 with CUDA 12.5 gives 8.3.

@@ -18,11 +18,11 @@ def _by_target(drivers: object) -> object:
 class Architecture(Row):
     """A generation of GPUs and its targets (`8.6`). `embedded` targets run their own code only, and only there.
 
-    `driver_min` is the first driver, or that of each target; `driver_later` maps a newer one to GPUs that need it;
-    `driver_max` is the last branch (`470`). `open_modules` are targets and GPUs that only the open kernel modules
-    drive. `integrated` targets are of GPUs inside a CPU, which often stand beside a card. `machine` is the CPU of the
-    embedded ones. `examples` are GPUs that people know the targets by (`8.6: rtx3080`), `also` other names of the
-    generation.
+    `driver_min` is the first driver, or the first driver of each target; `driver_later` maps a newer driver to the
+    GPUs that need it; `driver_max` is the last branch (`470`). `open_modules` are targets and GPUs that need the open
+    kernel modules. `integrated` are targets of GPUs inside a CPU, which is often in a machine with a card. `machine`
+    is the CPU beside the embedded GPUs. `examples` are well-known GPUs of the targets (`8.6: rtx3080`), `also` other
+    names of the generation.
     """
 
     KEY = ("architecture",)
@@ -41,7 +41,7 @@ class Architecture(Row):
     open_modules: tuple[str, ...] = ()
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Return an accelerator without a row, or targets that no GPU of it has."""
+        """Return an accelerator without a row, or targets that none of its GPUs has."""
         row = known.accelerators.get(self.accelerator)
         return not_of(row, "targets", self.targets) or not_of(row, "embedded", self.embedded)
 
@@ -49,7 +49,7 @@ class Architecture(Row):
 class Gpu(Row):
     """A product. `target` is the compute capability (`8.6`) or gfx target; `names` as the driver prints them.
 
-    `machine` is the CPU beside it, where it is sold with one only (`aarch64`).
+    `machine` is the kind of CPU that it is sold with, if there is only one (`aarch64`).
     """
 
     KEY = ("gpu",)
@@ -62,15 +62,15 @@ class Gpu(Row):
     machine: str | None = None
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Return an accelerator without a row, or a target that no GPU of it has."""
+        """Return an accelerator without a row, or a target that none of its GPUs has."""
         return not_of(known.accelerators.get(self.accelerator), "target", (self.target,))
 
 
 class TargetReport(Row):
-    """What users or the vendor say of a target that the toolkits' rows do not: nobody here tried it.
+    """A report of users or the vendor about a target, beyond the toolkits' rows. This project has not tried it.
 
-    `setting` (`HSA_OVERRIDE_GFX_VERSION=10.3.0`) makes such GPUs run code for `runs_as`; `works` is whether it helps.
-    `says` is a sentence, or with a setting where that was seen.
+    `setting` (`HSA_OVERRIDE_GFX_VERSION=10.3.0`) makes such GPUs run code for `runs_as`; `works` is whether the
+    setting helps. `says` is a sentence; for a setting, it names the place of the report.
     """
 
     KEY = ("accelerator", "target", "setting", "works")
@@ -85,7 +85,7 @@ class TargetReport(Row):
     @property
     def sentence(self) -> str:
         """For people, with the grade of the report."""
-        doubt = "probably, and nobody has checked it: " if self.unverified else ""
+        doubt = "probably (nobody has checked it): " if self.unverified else ""
         if not self.setting:
             return f"{doubt}{self.says}"
         does = f"makes {self.target} run code for {self.runs_as}" if self.works else f"does harm on {self.target}"
@@ -93,16 +93,16 @@ class TargetReport(Row):
         return f"{doubt}users report that `{self.setting}` {does} ({self.says})"
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Return an accelerator without a row, or a target that no GPU of it has."""
+        """Return an accelerator without a row, or a target that none of its GPUs has."""
         targets = [target for target in (self.target, self.runs_as) if target]
         return not_of(known.accelerators.get(self.accelerator), "target", targets)
 
 
 class Fork(Row):
-    """The fork of TensorFlow that builds for an accelerator are made from, and the tables of releases speak of.
+    """The fork of TensorFlow that is built for an accelerator, and that the tables of releases describe.
 
-    `ref` is its branch for a release (`{release}`: `2.17`). `targets` are those that its `releases` use beside
-    TensorFlow's own.
+    `ref` is its branch for a release (`{release}`: `2.17`). `targets` are the targets that its `releases` use besides
+    those of TensorFlow itself.
     """
 
     KEY = ("git", "releases", "accelerator")
@@ -121,5 +121,5 @@ class Fork(Row):
         return f"{plain}/".startswith(f"{self.git.lower()}/")
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Return an accelerator without a row, or targets that no GPU of it has."""
+        """Return an accelerator without a row, or targets that none of its GPUs has."""
         return not_of(known.accelerators.get(self.accelerator), "targets", self.targets)

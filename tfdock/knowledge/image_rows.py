@@ -10,17 +10,18 @@ from tfdock.knowledge.rows import ImageName, Package, ReleaseRange, Requirement,
 
 
 class ImageRow(Row):
-    """A base image. The first row that fits a release, Python, accelerator and asked compiler is used.
+    """A base image.
 
-    `template` names `dockerfiles/base/<template>.j2`; `paths` where its tools are (`python`, `clang`, `gcc`,
-    `cuda`, `rocm`), its compilers by version as well (`gcc-7`, `clang-17`: any version that agrees as far as both
-    are written); `holds` is a component's full version where it is known that the image has that one only;
-    `compilers` limits the row to builds that ask for such a version of a host compiler (`12`, `6..8`); `packages` are
-    installed on top, then `pip` from PyPI without dependencies. `interpreter`: the image has not the Python that is
-    asked for, which is compiled from the source archive in `interpreters.yaml`. `archives` are the components that it
-    has not either: they come from `archives.yaml`. `unknown` are the components whose version in the image nobody
-    knows: a profile that asks for one gets an untested plan. `sysroots` are folders with an older C library, by the
-    version of that: compilers below them build against it.
+    The first row that fits a release, Python, accelerator and requested compiler is used. `template` names
+    `dockerfiles/base/<template>.j2`. `paths` are the paths of its tools (`python`, `clang`, `gcc`, `cuda`, `rocm`),
+    and of its compilers by version (`gcc-7`, `clang-17`: versions match as far as both are written). `holds` is the
+    full version of a component if the image is known to have only this one. `compilers` limits the row to builds that
+    request such a version of a host compiler (`12`, `6..8`). `packages` are installed in addition, then `pip` from
+    PyPI without dependencies. `interpreter`: the image lacks the requested Python, which is compiled from the source
+    archive in `interpreters.yaml`. `archives` are components that the image lacks: they come from `archives.yaml`.
+    `unknown` are components whose version in the image nobody knows: a profile that requests such a version gets an
+    untested plan. `sysroots` maps the version of an older C library to its folder: compilers in this folder build
+    against it.
     """
 
     image: ImageName
@@ -43,8 +44,10 @@ class ImageRow(Row):
 
 
 class ImageTags(Row):
-    """The versions, which a tag begins with, for which images of these names exist: from `since` to `until`, without
-    those that are `gone`. `images` is a shell pattern."""
+    """The versions for which images of these names exist; tags begin with the version.
+
+    They go from `since` to `until`, without the versions in `gone`. `images` is a shell pattern.
+    """
 
     KEY = ("images",)
 
@@ -55,10 +58,12 @@ class ImageTags(Row):
 
 
 class Distribution(Row):
-    """A Linux distribution. `images` are shell patterns of its images' names, `alike` of names with its C library.
+    """A Linux distribution.
 
-    `holds` are the versions of its C library (`glibc`, `musl`) and of what `gcc` and `clang` mean, `compilers` those
-    that it has as packages, by name, and `pythons` its Pythons; `end` is the last day of its free support. `apt`:
+    `images` are shell patterns for the names of its images, `alike` for names of other images with its C library.
+    `holds` are the versions of its C library (`glibc`, `musl`) and of its commands `gcc` and `clang`. `compilers` are
+    the versions that it has as packages, by name, and `pythons` its Pythons. `end` is the last day of its free
+    support. `apt`:
     packages are installed with it.
     """
 
@@ -87,11 +92,11 @@ class Interpreter(Row):
 
 
 class ArchiveRow(Row):
-    """A component that base images do not carry, as an archive to download: an image with `archives` is given it.
+    """A component that base images lack, as an archive to download.
 
-    It serves a build that asks for `version` or a prefix of it, with other components that match `components`.
-    `arguments` are the words for a program that installs itself, with `{prefix}` for where to; without them the
-    archive's `include` and `lib` are copied.
+    It is installed in images with `archives`. It serves a build that requests `version` or a prefix of it, with other
+    components that match `components`. `arguments` are for an archive that is an installer, with `{prefix}` for the
+    target folder; without them, the archive's `include` and `lib` are copied.
     """
 
     component: str
@@ -105,7 +110,7 @@ class ArchiveRow(Row):
 class RuntimeRow(Row):
     """A clean image with a Python and its pip, in which wheels are tried.
 
-    It serves wheels that link no library of their accelerator's; what these link, it has not.
+    It serves wheels that link no library of their accelerator, because it has no such library.
     """
 
     KEY = ("python",)

@@ -18,7 +18,7 @@ from tfdock.host.hardware import nearest
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.knowledge.tables import KnowledgeBase, plain
 
-MATRIX = "matrix.yaml"  #: What a matrix is called among profiles.
+MATRIX = "matrix.yaml"  #: The file name of the matrix among the profiles.
 _PACKAGE = Path(__file__).resolve().parent.parent
 # A list of names, and no look into the folder: a file with a slip in its name must be refused.
 TABLES = (
@@ -62,7 +62,7 @@ def profiles() -> Path:
 
 
 def profile_files() -> list[Path]:
-    """Return the shipped profiles' files by name, without the matrix beside them, which is made of some."""
+    """Return the shipped profiles' files by name, without the matrix beside them, which combines some of them."""
     files = (file for file in profiles().glob("*.yaml") if file.name != MATRIX)
     return sorted(files, key=lambda file: file.stem)
 
@@ -97,7 +97,7 @@ _Folder = tuple[Path, Path, tuple[tuple[str, int, int], ...]]
 def knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> KnowledgeBase:
     """Return the shipped knowledge, with the rows of the overlay folders merged over it.
 
-    A process reads and checks each table once for the same folders, whoever asks. `read_knowledge` says the rest.
+    A process reads and checks each table once for the same folders. See `read_knowledge` for the errors.
     """
     return _shared_knowledge(tuple(_folder_state(folder) for folder in overlays), cache)
 
@@ -151,7 +151,7 @@ def read_knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> 
 _FORMAT = b"1"  #: Part of each name: to be raised when `plain` gives other data for the same text.
 _KEPT = 100  #: Files. Every table has a cache file, and every change of a table leaves an old one.
 _NAME = re.compile(r"[0-9a-f]{64}\.json")
-_LARGEST = 64 << 20  #: Bytes of a file that is kept. The largest table has a hundredth.
+_LARGEST = 64 << 20  #: Bytes of a file that is kept. The largest table has a hundredth of this.
 
 
 def _load_plain(folder: Path, text: str, file: str) -> object:

@@ -16,8 +16,8 @@ class ExplainedCode(RowPart):
     title: str  #: In a few words.
     cause: str  #: What it means.
     ways: tuple[str, ...]  #: What can be done.
-    profile: str | None = None  #: A profile that provokes it.
-    example: str | None = None  #: What is printed, where no profile provokes it.
+    profile: str | None = None  #: A profile that causes the problem.
+    example: str | None = None  #: The printed text, if no profile causes the problem.
 
 
 class ErrorCode(ExplainedCode, Row):
@@ -27,7 +27,7 @@ class ErrorCode(ExplainedCode, Row):
 
 
 class CiAction(Row):
-    """An action of GitHub's that rendered workflows use, by the commit that was looked at."""
+    """An action of GitHub's that rendered workflows use, at the commit that was examined."""
 
     KEY = ("action",)
 

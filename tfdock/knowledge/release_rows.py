@@ -26,18 +26,18 @@ from tfdock.knowledge.rows import (
 )
 
 ADDRESS = re.compile(r"https?://[!-~]+\Z")
-#: HTTPS. On this machine HTTP will do.
+#: HTTPS. For this machine, HTTP is enough.
 SAFE_ADDRESS = re.compile(r"(https://|http://(127\.0\.0\.1|localhost)[:/])[!-~]+\Z")
 
 
 class Support(RowPart):
-    """Which versions of a component (CUDA, cuDNN, ROCm) a release takes."""
+    """The versions of a component (CUDA, cuDNN, ROCm) that a release accepts."""
 
-    tested: str | None = None  #: The one it was tested with.
+    tested: str | None = None  #: The version that the release was tested with.
     accepted: tuple[str, ...] = ()  #: Those that it takes.
-    uncertain: tuple[str, ...] = ()  #: Those that appeared about when the release was made.
-    disputed: tuple[str, ...] = ()  #: Those about which the sources disagree.
-    closed: bool = False  #: Whether nothing outside `accepted` can work (Bazel's hermetic lists).
+    uncertain: tuple[str, ...] = ()  #: Versions that appeared at about the time of the release.
+    disputed: tuple[str, ...] = ()  #: Versions about which the sources disagree.
+    closed: bool = False  #: Whether only versions in `accepted` can work (Bazel's hermetic lists).
 
     @model_validator(mode="after")
     def _tested_is_accepted(self) -> Self:
@@ -51,73 +51,78 @@ class WheelRow(RowPart):
     """How a release makes its wheel: a Bazel target that is the wheel, or a script to run after the build."""
 
     target: str  #: Bazel's target.
-    name: str = "tensorflow"  #: The project's name, where a profile gives no other.
-    folder: str | None = None  #: Where the target leaves the wheel, relative to the source.
-    #: The words of the script that makes it, with `{output}` for the folder to write to.
+    name: str = "tensorflow"  #: The project's name, unless a profile gives another.
+    folder: str | None = None  #: The path at which the target leaves the wheel, relative to the source.
+    #: The command of the script that makes the wheel, with `{output}` for the folder to write to.
     command: tuple[Template, ...] = ()
 
 
 class Cost(RowPart):
-    """What a build needs, to size jobs and refuse early."""
+    """The needs of a build, to choose the number of jobs and to refuse early."""
 
     memory_per_job_mib: int  #: Mebibytes of memory for each job.
     disk_gib: int  #: Gibibytes of disk in all.
-    memory_per_link_mib: int = 0  #: Mebibytes of memory for the largest links; 0 where a job's are enough.
+    memory_per_link_mib: int = 0  #: Mebibytes of memory for the largest links; 0 if the memory of a job is enough.
 
 
 class Release(Row):
-    """A minor release of TensorFlow. Targets, wheels and floors stand by accelerator."""
+    """A minor release of TensorFlow. Targets, wheels and floors are given for each accelerator."""
 
     KEY = ("release",)
 
     release: str  #: Such as `2.18`.
-    #: The release whose rows it takes; of ranges, it is in those alone that begin or end with its own number.
+    #: The release whose rows apply to this one too. By its own number it is in ranges that begin or end with it only.
     like: str | None = None
     patches: tuple[str, ...] = ()  #: The patch releases.
     repository: str = "https://github.com/tensorflow/tensorflow.git"  #: The URL of the source.
     tag: Annotated[str, template_with("version")] = "v{version}"  #: The tag, with `{version}`.
     # A tag that was moved is noticed by these.
     commits: dict[str, str] = Field(default_factory=dict)  #: Patch release to commit.
-    pythons: tuple[str, ...]  #: The Pythons that it can be built for.
-    pythons_closed: bool = False  #: Whether no other can work: Bazel brings the Python, and knows these only.
+    pythons: tuple[str, ...]  #: The Pythons that the release can be built for.
+    #: Whether no other Python can work: Bazel downloads the Python, and knows only these.
+    pythons_closed: bool = False
     bazel: str  #: Bazel's version.
-    tested_bazel: tuple[str, ...] = ()  #: Further versions of Bazel that it was tested with.
-    bazel_min: str | None = None  #: The oldest Bazel that ./configure takes.
-    bazel_max: str | None = None  #: The newest Bazel that ./configure takes.
+    tested_bazel: tuple[str, ...] = ()  #: Further versions of Bazel that the release was tested with.
+    bazel_min: str | None = None  #: The oldest Bazel that ./configure accepts.
+    bazel_max: str | None = None  #: The newest Bazel that ./configure accepts.
     gpu_compiler: str | None = None  #: Who compiles GPU code.
-    #: Who compiles C++ beside a GPU compiler or accelerator, if not the first of `compilers`.
+    #: The C++ compiler beside a GPU compiler or accelerator, if it is not the first of `compilers`.
     host_compilers: dict[str, str] = Field(default_factory=dict)
-    #: The first versions that know its C++ standard.
+    #: The first compiler versions that know the release's C++ standard.
     host_compilers_min: dict[str, str] = Field(default_factory=dict)
-    gpu_compilers_min: dict[str, str] = Field(default_factory=dict)  #: The first toolkit whose compiler reads it.
-    compilers: dict[str, str] = Field(default_factory=dict)  #: What it is really built with.
-    tested_compilers: dict[str, tuple[str, ...]] = Field(default_factory=dict)  #: What it is documented with besides.
+    #: The first toolkit whose compiler can compile the release.
+    gpu_compilers_min: dict[str, str] = Field(default_factory=dict)
+    compilers: dict[str, str] = Field(
+        default_factory=dict
+    )  #: Compiler to the version that really builds the release.
+    #: Compiler to further documented versions.
+    tested_compilers: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     #: Component, such as `cuda`, to the versions that the release accepts.
     components: dict[str, Support] = Field(default_factory=dict)
     capability_pattern: Expression | None = None  #: A regular expression of accepted capabilities.
-    #: A regular expression of those that it is not known to take or to refuse.
+    #: A regular expression for capabilities of which it is unknown whether the release accepts them.
     capability_doubt: Expression | None = None
-    capability_format: str = "named"  #: How capabilities are written for it.
+    capability_format: str = "named"  #: The form of capabilities for this release.
     official_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)  #: The targets of the official wheel.
-    #: The official wheel's name, where that is not `tensorflow`.
+    #: The official wheel's name, if it is not `tensorflow`.
     official_project: dict[str, str] = Field(default_factory=dict)
-    #: Patch release to the version of its wheel whose extra can be installed, where that is another.
+    #: Patch release to the version of its wheel whose extra can be installed, if this is another version.
     official_version: dict[str, str] = Field(default_factory=dict)
     #: The GPU targets that ./configure uses if none are given.
     default_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    floor: dict[str, Dotted] = Field(default_factory=dict)  #: The oldest GPU that it uses.
+    floor: dict[str, Dotted] = Field(default_factory=dict)  #: The oldest GPU that the release uses.
     xla_floor: dict[str, Dotted] = Field(default_factory=dict)  #: The oldest GPU that XLA uses.
-    #: All targets that it uses at run time, whatever was compiled: its allow-list.
+    #: All targets that the release uses at run time, even if more were compiled: its allow-list.
     runtime_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    #: Those that it is neither known to use nor not to use.
+    #: Targets of which it is unknown whether the release uses them.
     runtime_doubt: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     configs: tuple[str, ...] = ()  #: Names that `--config=` takes.
-    wheel: WheelRow  #: How it makes its wheel.
+    wheel: WheelRow  #: How the release makes its wheel.
     cost: Cost  #: What a build needs.
 
     @property
     def newest(self) -> str:
-        """The newest patch release; the minor release itself where none is known."""
+        """The newest patch release; the minor release itself if no patch release is known."""
         return self.patches[-1] if self.patches else self.release
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
@@ -131,11 +136,11 @@ class Release(Row):
 
 
 class SourceArchive(Row):
-    """An archive that a release's tree downloads, and that the tree's own addresses no longer give.
+    """An archive that a release's source downloads, but whose addresses in the source are dead.
 
-    `archive` is its name for people, `original` the tree's address, `sha256` the sum in the tree, `gone` when the
-    address died (`2020`, `2020-05`). The fetch phase downloads the archive from `urls`, in this order. Without `urls`
-    nobody is known to have it, and the releases are refused.
+    `archive` is its name for people, `original` the address in the source, `sha256` the checksum in the source,
+    `gone` the time when the address died (`2020`, `2020-05`). The fetch phase downloads the archive from `urls`, in
+    this order. Without `urls` no server is known to have the archive, and the releases are refused.
     """
 
     KEY = ("sha256",)
@@ -170,8 +175,9 @@ class Variable(Row):
     """A variable the release reads. `channel`: `environment` (exported for configure and Bazel) or `repo_env`.
 
     `when` maps facts (`accelerator`, `gpu_compiler`, `xla`, …) to the value, or values, for which the row holds.
-    `define` is what ./configure makes of it for Bazel (`--define=with_xla_support=…`). `repository_rules`: no action
-    reads it, only rules that make repositories, so the --action_env that ./configure writes can be a --repo_env.
+    `define` is the flag that ./configure makes from it for Bazel (`--define=with_xla_support=…`). `repository_rules`:
+    only repository rules read the variable and no action does, so --repo_env can replace the --action_env of
+    ./configure.
     """
 
     variable: str
@@ -191,17 +197,17 @@ class Variable(Row):
 
 
 def applies(release: Release, span: str) -> bool:
-    """Return whether a row of that range holds for a release.
+    """Return whether a row with that range applies to a release.
 
-    One with `like` is in the ranges of that release, and in those that name its own number: of `2.21..` nobody knows
-    whether a release 9.9 like 2.18 was meant; of `9.9`, `9.9..` and `9.7..9.9` one does.
+    A release with `like` is in the ranges of that other release, and in ranges that name its own number. So a release
+    9.9 like 2.18 is in `9.9`, `9.9..` and `9.7..9.9`; it is not in `2.21..`, which was not written for it.
     """
     # The ends as text: nobody knows what lies between 2.18 and a release of one's own numbering.
     return release.release in span.split("..") or in_range(release.like or release.release, span)
 
 
 class Flag(Row):
-    """A Bazel flag of a release, in the order of the rows: where two flags meet, Bazel takes the later one."""
+    """A Bazel flag of a release, in the order of the rows: if two flags conflict, Bazel uses the later one."""
 
     flag: Template
     releases: ReleaseRange
@@ -209,9 +215,9 @@ class Flag(Row):
 
 
 class Config(Row):
-    """Bazel configurations that releases define and this tool's builds cannot use.
+    """Bazel configurations that releases define but tfdock's builds cannot use.
 
-    `configs` matches their names as a whole; `when` is as a variable's; `why` says what would happen.
+    `configs` matches their whole names; `when` works as in a variable's row; `why` says what would happen.
     """
 
     KEY = ("configs",)
@@ -223,9 +229,10 @@ class Config(Row):
 
 
 class BazelOption(Row):
-    """How a Bazel version is told something: `purpose` is what for, `since` and `until` are Bazel versions.
+    """The options of some Bazel versions for one purpose.
 
-    `PURPOSES` are those there are, each with its placeholders. Several rows of one purpose make several options.
+    `since` and `until` are Bazel versions. `PURPOSES` are all purposes, each with its placeholders. Several rows of
+    one purpose make several options.
     """
 
     PURPOSES: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -271,9 +278,10 @@ class Cachebuster(Row):
 
 
 class HarmlessOption(Row):
-    """Options of a profile that run no program of its choice. `pattern` matches the whole option.
+    """Options of a profile that cannot run a program of its choice.
 
-    `of` says where they stand. A group `copt` in the pattern of a flag is a compiler option, and judged as one.
+    `pattern` matches the whole option. `of` is the field of the options. A group `copt` in the pattern of a flag is a
+    compiler option, and is judged as such.
     """
 
     KEY = ("of", "pattern")

@@ -31,7 +31,7 @@ def placeholders(text: str) -> list[str]:
 
 
 def check_placeholders(text: str, names: Sequence[str]) -> None:
-    """Raise ValueError for a placeholder that is none of the names."""
+    """Raise ValueError if a placeholder is not among the names."""
     if unknown := [name for name in placeholders(text) if name not in names]:
         raise ValueError(f"placeholder {{{unknown[0]}}} is unknown here; known: {', '.join(names) or 'none'}")
 
@@ -55,7 +55,7 @@ def _target_field(text: str) -> None:
 
 
 def checked_by(read: Callable[[str], object]) -> AfterValidator:
-    """Return a check for text that `read` takes; its ValueError says what is wrong with it."""
+    """Return a check for text that `read` accepts; its ValueError says what is wrong with the text."""
 
     def checked(text: str) -> str:
         read(text)
@@ -106,38 +106,38 @@ def in_range(release: str, span: str) -> bool:
 def lies_within(version: str, first: str, last: str) -> bool:
     """Return whether a version lies between two, as far as each is written: 12 may be 12.8, and 11.7.1 is 11.7.
 
-    Both ends belong to it. An empty `last` leaves it open.
+    Both ends belong to the range. An empty `last` leaves the range open.
     """
     low, high, held = Version(first).parts, Version(last).parts, Version(version).parts
     return held[: len(low)] >= low[: len(held)] and (not high or held[: len(high)] <= high)
 
 
 class RowPart(BaseModel):
-    """A row, or a map in one."""
+    """A row, or a map in a row."""
 
     # Deferred: a command that reads three tables need not build the validators of twenty.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 class Row(RowPart):
-    """What every row carries. `KEY` are the fields that tell the rows of a table apart."""
+    """The fields of every row. `KEY` are the fields that identify a row in its table."""
 
     KEY: ClassVar[tuple[str, ...]] = ()
 
-    source: tuple[str, ...] | str  #: Where it comes from: names of `sources`, or words.
-    #: The day on which it was compared with its source, such as `2026-01-31`: the table's own, unless the row says
-    #: another or is from `memory` alone.
+    source: tuple[str, ...] | str  #: The source of the row: names in `sources`, or words.
+    #: The day on which the row was compared with its source, such as `2026-01-31`. It is the table's day, unless the
+    #: row has its own or is from `memory` alone.
     checked: str = ""
     note: str | None = None  #: What else to know.
-    unverified: bool | str = False  #: What nobody has checked; false where nothing is left to check.
+    unverified: bool | str = False  #: The unchecked part of the row; false if everything is checked.
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:  # noqa: ARG002 - few kinds of rows ask it
-        """Return what contradicts the accelerators' rows: the field, and the mistake; None if nothing does."""
+        """Return a contradiction to the accelerators' rows: the field, and the mistake; None without one."""
         return None
 
 
 class AcceleratorTable(Protocol):
-    """The tables by which rows of others are checked; a table is read when a row needs it."""
+    """The tables that are needed to check rows of other tables; a table is read when a row needs it."""
 
     @property
     def accelerators(self) -> Mapping[str, Accelerator]:
@@ -149,26 +149,25 @@ class AcceleratorTable(Protocol):
 
 
 class Accelerator(Row):
-    """A family of devices: its toolkit, what is chosen with it, and how its targets are written.
+    """A family of devices: its toolkit and other components, and the form of its targets.
 
-    `components` come into the build id in this order; `target_pattern` is a whole-match expression, `target_field`
-    the profile's field that lists such targets. `capabilities`: targets are compute capabilities, with SASS and PTX.
-    `config_pattern` matches the names of Bazel configurations that turn it on, but for those of the contract.
-    `template` names `dockerfiles/accelerator/<template>.j2`. `vendor` is what drivers may put before a GPU's name,
-    `tools` the toolkit's programs that compile, below the image's paths. `versions` maps a component to the words of
-    a command that prints its version in an image.
+    `components` are in the build id in this order. `target_pattern` must match a whole target; `target_field` is the
+    profile's field that lists such targets. `capabilities`: targets are compute capabilities, with SASS and PTX.
+    `config_pattern` matches the names of Bazel configurations that turn the accelerator on, except those of the
+    contract.
+    `template` names `dockerfiles/accelerator/<template>.j2`. `vendor` is the word that drivers may put before a GPU's
+    name, `tools` are the toolkit's compilers, below the image's paths. `versions` maps a component to a command that
+    prints its version in an image.
 
-    Containers see its GPUs where the engine has the runtime `engine_runtime`, or its machine one of the
-    `engine_programs` that do the same; or by `device_files`, the first of which is there where such a GPU is.
-    `container` are the variables by which an image asks for them.
+    Containers see its GPUs if the engine has the runtime `engine_runtime`, or if the engine's machine has one of the
+    equivalent `engine_programs`; or through `device_files`, the first of which exists if there is such a GPU.
+    `container` are the variables by which an image requests the GPUs.
 
-    `installed` matches the folders that its own packages install it to: a library may look for it there. `packages`
-    matches for each component the names of the Python packages that bring it.
-
-    `without_compiler` are patterns of its vendor's images that have libraries, and no compiler.
-
-    `compilers` can compile its GPU code, beside the release's own; `titles` are the components' names as people write
-    them. `symptoms` maps the code of a refusal to what would be seen without it, with `{target}` and `{number}`.
+    `installed` matches the folders into which the vendor's packages install the toolkit: a library may search there.
+    `packages` matches, for each component, the names of the Python packages that contain it. `without_compiler` are
+    patterns of the vendor's images that have libraries but no compiler. `compilers` can compile its GPU code, besides
+    the release's own compiler; `titles` are the components' names as people write them. `symptoms` maps the code of a
+    refusal to the failure that would happen without it, with `{target}` and `{number}`.
     """
 
     KEY = ("accelerator",)
@@ -204,13 +203,13 @@ class Accelerator(Row):
         return self.matches(target) and (not self.capabilities or can_read(Capability.parse, target))
 
     def matches(self, word: str) -> bool:
-        """Return whether a word is written as profiles list targets of this family; never where it has none."""
+        """Return whether a word has the form of this family's targets in profiles; False without such targets."""
         # A CPU has no targets, and so no pattern.
         return bool(self.target_pattern and re.fullmatch(self.target_pattern, word))
 
 
 def can_read(read: Callable[[str], object], text: str) -> bool:
-    """Return whether `read` takes a text; it raises ValueError for others."""
+    """Return whether `read` accepts a text; it raises ValueError for other texts."""
     try:
         read(text)
     except ValueError:
@@ -219,7 +218,7 @@ def can_read(read: Callable[[str], object], text: str) -> bool:
 
 
 def not_of(row: Accelerator | None, field: str, targets: Iterable[str]) -> tuple[str, str] | None:
-    """Return what is wrong with the targets of GPUs of that family, and the field; None where nothing is."""
+    """Return the mistake in the targets of GPUs of that family, and its field; None without a mistake."""
     # A slip in the accelerator's name would make a GPU that nobody finds.
     if row is None or row.target_pattern is None:
         return "accelerator", "no accelerator of this name has a row and targets"

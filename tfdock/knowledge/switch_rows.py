@@ -1,4 +1,4 @@
-"""Switches: what changes, or shows, what a finished TensorFlow does as it runs; and how people name them. Pure."""
+"""Switches, which change or show how a finished TensorFlow runs; and their names. Pure."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class SwitchFacts(RowPart):
     kind: Literal["variable", "flag", "setting"]
     reads: str  #: What reads it.
     values: str = ""  #: What it may be.
-    default: str = ""  #: What it is where nobody sets it.
-    does: str  #: What it shows or changes.
+    default: str = ""  #: Its default value.
+    does: str  #: The effect of the switch.
     use: str  #: When to use it.
-    python: str = ""  #: TensorFlow 2's call for it.
-    #: The releases of TensorFlow whose official wheels hold its name, of the newest patch release each.
+    python: str = ""  #: TensorFlow 2's call for the setting.
+    #: The releases of TensorFlow whose official wheels contain its name; for each, the newest patch release was read.
     releases: ReleaseRange | None = None
-    since: str = ""  #: The first version of what reads it.
-    until: str = ""  #: The last version of what reads it.
-    presets: Mapping[str, str] = Field(default_factory=dict)  #: Presets that set it, and to which value.
+    since: str = ""  #: The first version of the library that reads it.
+    until: str = ""  #: The last version of the library that reads it.
+    presets: Mapping[str, str] = Field(default_factory=dict)  #: Presets that set the switch, with the value.
 
 
 class Switch(SwitchFacts, Row):
@@ -41,7 +41,7 @@ class Switch(SwitchFacts, Row):
 
     @property
     def variable(self) -> str:
-        """The environment variable that carries it; empty for a setting in a program."""
+        """The environment variable for the switch; empty for a setting in a program."""
         if self.kind != "flag":
             return self.switch if self.kind == "variable" else ""
         return _carrier(self.switch)
@@ -61,7 +61,7 @@ def release_span(span: str) -> str:
 
 
 def presets(switches: Mapping[str, Switch]) -> dict[str, dict[str, str]]:
-    """Return the presets, by name: what each sets, switch -> value."""
+    """Return the presets, by name: the switches that each preset sets, with their values."""
     found: dict[str, dict[str, str]] = {}
     for row in switches.values():
         for name, value in row.presets.items():
@@ -79,7 +79,7 @@ def variables(asked: Iterable[str], switches: Mapping[str, Switch]) -> dict[str,
         match = _VARIABLE.fullmatch(text) if text.isprintable() else None
         if match and (row := switches.get(match[1])) and row.kind == "setting":
             call = f": `{row.python}`" if row.python else ""
-            raise ValueError(f"`{match[1]}` is a setting of the program, which no variable makes{call}")
+            raise ValueError(f"`{match[1]}` is a setting of the program: no variable can make it{call}")
         if (not match or "." in match[1]) and text not in known:
             names = ", ".join(f"`{name}`" for name in sorted(known))
             raise ValueError(
@@ -104,7 +104,10 @@ def _flags(text: str) -> list[str]:
 
 
 def laid_over(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """Return variables with more over them. XLA's flags share a variable, so those stand behind what is there."""
+    """Return variables with others merged over them.
+
+    XLA's flags share a variable, so new flags are appended to it.
+    """
     found = dict(own)
     for name, value in more.items():
         found[name] = f"{own[name]} {value}" if name in _CARRIERS and name in own else value
@@ -117,7 +120,7 @@ def doubts(found: Mapping[str, str], switches: Mapping[str, Switch], release: st
     names += [flag for name in _CARRIERS if name in found for flag in _flags(found[name])]
     for name in names:
         row = switches.get(name)
-        ends = "; TensorFlow ends at a flag that it does not know" if name.startswith("--") else ""
+        ends = "; TensorFlow ends at an unknown flag" if name.startswith("--") else ""
         if row is None:
             near = difflib.get_close_matches(name, switches, n=1, cutoff=0.8)
             yield f"no `{name}` is known here{ends}" + (f"; did you mean `{near[0]}`?" if near else "")

@@ -1,10 +1,10 @@
 """The tables of knowledge: what is known about releases, toolkits, compilers, GPUs, images and accelerators.
 
 Knowledge is data: YAML tables in `tfdock/knowledge/`, each row with its source, checked when it is loaded. Folders
-of further rows (overlays) are merged over the shipped ones. Where the rows of a table have a `KEY`, one with the key
-of a shipped row takes its place. Rows of the other tables replace none: images, archives and estimates of an overlay
-are looked at first, its variables, flags and options of Bazel come last, where they win. Adding a release, a toolkit,
-a GPU or an accelerator is adding rows; no code knows a version number.
+of further rows (overlays) are merged over the shipped ones. If the rows of a table have a `KEY`, a row with the key
+of a shipped row replaces it. Rows of the other tables replace no row: images, archives and estimates of an overlay
+are used first; its variables, flags and options of Bazel come last and override earlier ones. A new release, toolkit,
+GPU or accelerator is a new row; no code knows a version number.
 
 Pure.
 """
@@ -50,7 +50,7 @@ def plain(text: str, file: str) -> object:
     return yaml_nodes.parse(text, file).value
 
 
-_Only = Callable[[Mapping[str, Any]], bool]  #: Which rows are wanted, by their values before they are checked.
+_Only = Callable[[Mapping[str, Any]], bool]  #: A filter for rows, by their values before any check.
 
 
 def _all_rows(_: Mapping[str, Any]) -> bool:
@@ -75,10 +75,10 @@ def _listed(kind: type[_R], name: str = "", *, newest_first: bool = False) -> ca
 
 
 class KnowledgeBase:
-    """All tables, each read when it is first asked for.
+    """All tables; each is read when it is first needed.
 
-    `texts` maps a table's name to its (file name, YAML text) pairs, the shipped one first, overlays after it.
-    `read` is `plain`, or something quicker that gives the same.
+    `texts` maps a table's name to its (file name, YAML text) pairs: first the shipped table, then the overlays.
+    `read` is `plain`, or a quicker function with the same results.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class KnowledgeBase:
         self._reports: dict[str, tuple[ReportedBuild, ...]] = {}
 
     evidence = _keyed(ReportedBuild)  #: A report's id -> row.
-    edits = _listed(evidence_rows.Edit)  #: Changes of sources that mend what is known to fail.
+    edits = _listed(evidence_rows.Edit)  #: Changes of sources that fix known failures.
     variables = _listed(release_rows.Variable)  #: The variables of the contract, in order.
     #: The Bazel flags of the contract, in order; overlay rows come last, so that they win.
     flags = _listed(release_rows.Flag)
-    configs = _listed(release_rows.Config)  #: Configurations that are of no use here.
+    configs = _listed(release_rows.Config)  #: Bazel configurations that tfdock's builds cannot use.
     bazel_options = _listed(release_rows.BazelOption, "bazel")  #: Options of Bazel itself, by purpose and version.
     cachebusters = _listed(release_rows.Cachebuster)  #: Variables that keep images from sharing a cache.
     #: Options of a profile with which a build may share the trust domain `release`.
@@ -104,9 +104,9 @@ class KnowledgeBase:
     host_compilers = _keyed(toolkit_rows.PackagedCompiler)  #: (compiler, first version) -> row.
     drivers = _keyed(toolkit_rows.Driver)  #: (toolkit, major version) -> row.
     architectures = _listed(gpu_rows.Architecture)  #: Generations of GPUs.
-    target_reports = _listed(gpu_rows.TargetReport)  #: What others say of targets.
+    target_reports = _listed(gpu_rows.TargetReport)  #: Reports of others about targets.
     forks = _listed(Fork)  #: Forks of TensorFlow that use more GPUs.
-    libraries = _listed(toolkit_rows.LibraryRow)  #: What versions of libraries run on and with.
+    libraries = _listed(toolkit_rows.LibraryRow)  #: The GPUs and toolkits that versions of libraries support.
     redistributables = _keyed(toolkit_rows.Redistributable)  #: (component, version) -> row.
     interpreters = _keyed(image_rows.Interpreter)  #: Python minor version -> row.
     #: Archives of components, in order of preference: overlay rows first.
@@ -114,18 +114,19 @@ class KnowledgeBase:
     source_archives = _listed(release_rows.SourceArchive)  #: Archives of source trees whose own addresses are dead.
     cpu_features = _keyed(release_rows.CpuFeature)  #: Feature -> row.
     bench_operations = _listed(wheel_rows.BenchOperation)  #: What `bench` times.
-    slow_causes = _listed(wheel_rows.SlowCause)  #: Why programs are slow, what hides the rest first.
-    size_limits = _listed(wheel_rows.SizeLimit)  #: How large wheels may be, where.
+    slow_causes = _listed(wheel_rows.SlowCause)  #: Causes of slow programs; a cause that hides others comes first.
+    size_limits = _listed(wheel_rows.SizeLimit)  #: The largest wheels that services accept.
     runtimes = _keyed(image_rows.RuntimeRow)  #: Python minor version -> row.
     probes = _listed(wheel_rows.Probe, newest_first=True)  #: How wheels are tried, overlay rows first.
-    requirement_limits = _listed(wheel_rows.RequirementLimit)  #: What is too new for wheels that require it.
+    #: Packages that are too new for wheels that require them.
+    requirement_limits = _listed(wheel_rows.RequirementLimit)
     runtime_libraries = _listed(wheel_rows.RuntimeLibrary)  #: Libraries that are opened at run time.
-    runtime_toolkits = _listed(toolkit_rows.RuntimeToolkit)  #: What releases call of a toolkit at run time.
+    runtime_toolkits = _listed(toolkit_rows.RuntimeToolkit)  #: The toolkit's programs that releases call at run time.
     estimates = _listed(release_rows.Estimate, newest_first=True)  #: Figures for planning, overlay rows first.
-    companions = _listed(wheel_rows.Companion)  #: What comes with official wheels.
-    generated_kernels = _listed(wheel_rows.GeneratedKernels)  #: What MLIR generated for official wheels.
+    companions = _listed(wheel_rows.Companion)  #: The parts that come with official wheels.
+    generated_kernels = _listed(wheel_rows.GeneratedKernels)  #: The kernels that MLIR generated for official wheels.
     runtime_compilers = _listed(toolkit_rows.RuntimeCompiler)  #: How releases compile at run time.
-    #: Whose the libraries of a wheel are: overlay rows first.
+    #: The owners of the libraries in a wheel: overlay rows first.
     wheel_libraries = _listed(wheel_rows.WheelLibrary, newest_first=True)
     ci_actions = _keyed(program_rows.CiAction)  #: An action's name -> row.
     codes = _keyed(program_rows.ErrorCode)  #: A problem's code -> row.
@@ -155,7 +156,7 @@ class KnowledgeBase:
 
     @cached_property
     def came_and_went(self) -> tuple[CameAndWent, ...]:
-        """The names that tell the version of their part."""
+        """The names that show the version of their part."""
         from tfdock.knowledge.failure_rows import CameAndWent
 
         return tuple(self.keyed("came_and_went", CameAndWent).values())
@@ -187,7 +188,7 @@ class KnowledgeBase:
         return total.hexdigest()[:16]
 
     def sources(self, table: str) -> dict[str, str]:
-        """Return what the short names in the `source` of a table's rows stand for."""
+        """Return the meaning of the short names in the `source` of a table's rows."""
         if table not in self._named:
             documents = [self._document(text, file) for file, text in self._texts.get(table, ())]
             named = [document.get("sources", {}) for document in documents if isinstance(document, dict)]
@@ -207,7 +208,10 @@ class KnowledgeBase:
 
     @cached_property
     def releases(self) -> dict[str, Release]:
-        """Minor release -> row. GPUs that its fork alone uses are among its targets: the fork is built for them."""
+        """Minor release -> row.
+
+        GPUs that only its fork uses are among its targets, because the fork is built for them.
+        """
         found = dict(self.own_releases)
         for name, row in found.items():
             own = {fork.accelerator: fork.targets for fork in self.forks if applies(row, fork.releases)}
@@ -217,12 +221,12 @@ class KnowledgeBase:
         return found
 
     def fork(self, release: Release, accelerator: str) -> Fork | None:
-        """Return the fork that the release's builds for an accelerator are made from; None: from TensorFlow."""
+        """Return the fork that the release's builds for an accelerator are made from; None for TensorFlow itself."""
         rows = (row for row in self.forks if row.accelerator == accelerator and applies(release, row.releases))
         return next(rows, None)
 
     def keyed(self, table: str, kind: type[_R], only: _Only = _all_rows) -> dict[Any, _R]:
-        """Return rows by `KEY`, a tuple for several fields; a later file's row replaces the earlier in its place."""
+        """Return rows by `KEY`, a tuple for several fields; a later file's row takes the place of an earlier row."""
         # With one field it gives the value, with several a tuple.
         key = attrgetter(*kind.KEY)
         return {key(row): row for row in self.rows(table, kind, only)}
@@ -253,13 +257,13 @@ class KnowledgeBase:
             # Here and not in the model: a row alone does not know the accelerators.
             if mistake := row.find_mistake(self):
                 raise table.wrong_row(
-                    (index, mistake[0]), mistake[1], "correct it, or the rows of `accelerators.yaml`"
+                    (index, mistake[0]), mistake[1], "correct this row, or the rows of `accelerators.yaml`"
                 )
             key = tuple(getattr(row, field) for field in kind.KEY)
             # Within one file a second row is a mistake; over files it is an overlay.
             if key and seen.setdefault(key, index) != index:
                 message = f"{_key_text(key)} has a row already, in line {table.place((seen[key],)).line}"
-                fix = "one row says all of it; a row of an overlay replaces the shipped one"
+                fix = "put all fields into one row; a row of an overlay replaces the shipped row"
                 raise table.wrong_row((index,), message, fix)
             checked_rows.append(row)
         return checked_rows
@@ -291,7 +295,7 @@ class _Table:
 
     @property
     def sources(self) -> dict[str, Any] | None:
-        """What rows may cite; None where the table does not say."""
+        """The sources that rows may cite; None if the table does not list them."""
         if "sources" not in self._data:
             return None
         sources = self._data["sources"]

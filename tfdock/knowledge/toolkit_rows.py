@@ -13,7 +13,7 @@ from tfdock.types import Capability
 class Toolkit(Row):
     """A minor version of an accelerator's toolkit (CUDA 12.5, ROCm 6.2) and the targets it compiles for.
 
-    `host_compilers_max` is the newest major version of each C++ compiler that its own compiler drives.
+    `host_compilers_max` is the newest major version of each C++ compiler that its own compiler supports.
     """
 
     KEY = ("toolkit", "version")
@@ -28,15 +28,18 @@ class Toolkit(Row):
     driver_windows: str | None = None
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Return the targets that should be the number of a capability but are not."""
+        """Return the targets that should be numbers of capabilities but are not."""
         families = [row for row in known.accelerators.values() if row.capabilities and row.toolkit == self.toolkit]
         wrong = [target for target in self.targets if families and not can_read(Capability.parse, f"sm_{target}")]
         return ("targets", f"`{wrong[0]}` is not the number of a compute capability (`86`)") if wrong else None
 
 
 class Driver(Row):
-    """The oldest driver that runs what a toolkit compiled: `version` is a major version, whose minor versions share
-    it (`12`). `windows` is the one WSL2 shows; `unless` says where an older one will do all the same."""
+    """The oldest driver that runs code of a toolkit.
+
+    `version` is a major version of the toolkit, whose minor versions share the driver (`12`). `windows` is the driver
+    that WSL2 shows; `unless` says where an older driver is enough.
+    """
 
     KEY = ("toolkit", "version")
 
@@ -48,10 +51,11 @@ class Driver(Row):
 
 
 class LibraryRow(Row):
-    """A range of versions of a component that is a library of GPU code (cuDNN): what it runs on, and with.
+    """A range of versions of a component that is a library of GPU code (cuDNN), with its GPUs and toolkits.
 
-    `since` and `until` are inclusive, by their written parts (`9.10` holds for 9.10.2). `lowest` and `highest` are
-    the GPUs it has code for; `toolkits` the toolkit versions, by prefix, it is made for; `patches` its full versions.
+    `since` and `until` are inclusive, by their written parts (`9.10` holds for 9.10.2). `lowest` and `highest` limit
+    the GPUs that it has code for; `toolkits` are the toolkit versions that it is made for, by prefix; `patches` are
+    its full versions.
     """
 
     # One version of cuDNN comes in packages for several toolkits, with code for different GPUs.
@@ -92,8 +96,8 @@ class Compiler(Row):
 class PackagedCompiler(Row):
     """A C++ compiler as Debian and Ubuntu package it, from version `since` on up to its next row.
 
-    `path` is where it stands, and `package` what brings it, with `{major}` and `{minor}` of its version. `symptoms`
-    maps the code of a refusal to what would be seen without it.
+    `path` is its path, and `package` the package that contains it, with `{major}` and `{minor}` of its version.
+    `symptoms` maps the code of a refusal to the failure that would happen without it.
     """
 
     KEY = ("compiler", "since")
@@ -106,12 +110,13 @@ class PackagedCompiler(Row):
 
 
 class RuntimeToolkit(Row):
-    """The programs of a toolkit that releases call at run time, as Python packages have them.
+    """The programs of a toolkit that releases call at run time, as Python packages.
 
-    `packages` are lines for pip by the toolkit's major version. `package` holds a whole toolkit: it has the toolkit's
-    version, and an extra for each part. `published` are its minor versions. `extras` are wanted beside
-    the extras of the libraries, by major version. The folder that the packages make has the file `marker` in it;
-    releases find it in the folders `searched` beside their own package, and else where `setting` says (`{folder}`).
+    `packages` are lines for pip, by the toolkit's major version. `package` is a package for the whole toolkit: it has
+    the toolkit's version, and an extra for each part. `published` are its minor versions. `extras` are needed besides
+    the extras of the libraries, by major version. The packages make a folder that contains the file `marker`.
+    Releases search it in the folders `searched` beside their own package, or at the place that `setting` names
+    (`{folder}`).
     """
 
     KEY = ("accelerator", "releases")
@@ -128,10 +133,10 @@ class RuntimeToolkit(Row):
 
 
 class AssemblerDefect(RowPart):
-    """Versions of an assembler that compile, and not as they should: `limit` says what.
+    """Versions of an assembler that compile wrong code: `limit` describes the fault.
 
-    They go from `since` to before `below`, or before `below_toolkit` where only the toolkit's version is known, and
-    it is about GPUs from `lowest` on.
+    The versions go from `since` to before `below`; if only the toolkit's version is known, to before `below_toolkit`.
+    The fault is on GPUs from `lowest` on.
     """
 
     since: str
@@ -144,10 +149,10 @@ class AssemblerDefect(RowPart):
 class RuntimeCompiler(Row):
     """How releases compile kernels at run time (XLA), by the assembler of the toolkit that they find.
 
-    `targets` are the names it asks that for, where they are not the GPUs' own numbers (`9.0` -> `90a`). Toolkits
-    below `toolkit_min` and the assembler's versions `refused` it does not take; `failing` says what it does then, and
-    where the toolkit does not know the name. `limited_by_build`: the toolkit that a release was compiled with must
-    know the name as well. `bitcode` is a file of the toolkit without which it compiles nothing.
+    `targets` are the names that XLA passes to the assembler, if they are not the GPUs' own numbers (`9.0` -> `90a`).
+    XLA accepts neither toolkits below `toolkit_min` nor the assembler's versions in `refused`; `failing` says what
+    XLA does then, or if the toolkit does not know the name. `limited_by_build`: the toolkit that compiled the release
+    must know the name too. `bitcode` is a file of the toolkit that XLA needs to compile.
     """
 
     KEY = ("compiler", "accelerator", "releases")

@@ -1,4 +1,4 @@
-"""Rows about wheels: what comes with them, how they are tried, and where they may go. Pure."""
+"""Rows about wheels: the parts that come with them, their trials, and the services that accept them. Pure."""
 
 from __future__ import annotations
 
@@ -24,17 +24,15 @@ Script = Annotated[str, text_like(re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*\.py\Z"),
 
 
 class Companion(Row):
-    """What comes with a release's official wheel and narrows the GPUs it serves.
+    """A library that comes with a release's official wheel and limits the GPUs that it serves.
 
-    It is a library that pip installs beside it (`package`, by the wheel's `extra`), or one linked into it.
-
-    `version` is exactly what comes; with `before` the oldest that may, where pip takes the newest below `before`.
-    `carries: wheel`: it is compiled for the wheel's SASS alone. `pythons`, where given, are all it can be installed
-    with. `limit` is what to say, for GPUs from `lowest` to `highest` (`9.0`).
-
-    `wheels`, where given, are those it is about (`tensorflow-rocm==2.14.0.600`), whatever their code; `ignores` are
-    the targets of GPUs that they do not use, and then `limit` says why. `unsearched` is the folder of the package's
-    libraries, where the wheel does not search it.
+    pip installs the library beside the wheel (`package`, for the wheel's `extra`), or it is linked into the wheel.
+    `version` is its exact version; with `before`, its oldest possible version, because pip installs the newest below
+    `before`. `carries: wheel`: it is compiled for the wheel's SASS alone. `pythons`, if given, are all Pythons that
+    it can be installed with. `limit` is the sentence for GPUs from `lowest` to `highest` (`9.0`). `wheels`, if given,
+    are the wheels that the row is about (`tensorflow-rocm==2.14.0.600`), whatever their code. `ignores` are targets
+    of GPUs that these wheels do not use; then `limit` says why. `unsearched` is the folder of the package's
+    libraries, if the wheel does not search it.
     """
 
     KEY = ("component", "accelerator", "releases", "package", "lowest")
@@ -60,14 +58,15 @@ class Companion(Row):
         if not self.ignores:
             return None
         if not self.limit:
-            return "ignores", "`limit` is to say why"
+            return "ignores", "`limit` must give the reason"
         return not_of(known.accelerators.get(self.accelerator), "ignores", self.ignores)
 
 
 class GeneratedKernels(Row):
-    """The kernels that MLIR generates for a release's official wheel, which lie outside of its sections of GPU code.
+    """The kernels that MLIR generates for a release's official wheel, which are outside of its sections of GPU code.
 
-    `targets` are their images (`sm_60`; `compute_90a` is PTX alone), `isa` that of the PTX; `count` containers.
+    `targets` are their images (`sm_60`; `compute_90a` is PTX alone), `isa` is the ISA of the PTX, `count` the number
+    of containers.
     """
 
     KEY = ("accelerator", "releases")
@@ -86,13 +85,13 @@ class GeneratedKernels(Row):
 
 
 class RuntimeLibrary(Row):
-    """A library that TensorFlow opens by its name at run time, and links in old releases.
+    """A library that TensorFlow opens by its name at run time, or links in old releases.
 
-    It is that of wheels built with `version`, or a more exact one, of a component; of several rows of a `name` the
-    most exact counts. `package` is where PyPI has it (`{major}`: of the toolkit), in `folder` below site-packages;
-    `use` what it is for, where a GPU works without it. `extra` is the extra of the toolkit's own package
-    (`RuntimeToolkit.package`) that brings it, and `published` the minor versions that PyPI has, by the toolkit's
-    major version. With `numbered`, the package has the toolkit's version.
+    The row is for wheels built with `version` of a component, or with a more exact version; of several rows with one
+    `name`, the most exact row counts. `package` is its package on PyPI (`{major}`: of the toolkit), with the library
+    in `folder` below site-packages. `use` is its purpose, if a GPU works without it. `extra` is the extra of the
+    toolkit's own package (`RuntimeToolkit.package`) that contains it, and `published` are the minor versions on PyPI,
+    by the toolkit's major version. With `numbered`, the package has the toolkit's version.
     """
 
     KEY = ("name", "accelerator", "component", "version")
@@ -114,8 +113,9 @@ class RuntimeLibrary(Row):
 class WheelLibrary(Row):
     """Which libraries of a wheel are TensorFlow's own: `paths` matches the whole path of a member.
 
-    The first row that matches counts; a library that none matches is its own. `packages` matches the packages of PyPI
-    that bring such libraries. A group `choice` in `paths`: the wheel loads the libraries of one choice alone.
+    The first row that matches counts; a library without a matching row is TensorFlow's own. `packages` matches the
+    packages of PyPI that contain such libraries. A group `choice` in `paths`: the wheel loads the libraries of one
+    choice alone.
     """
 
     paths: Expression
@@ -127,8 +127,8 @@ class WheelLibrary(Row):
 class RequirementLimit(Row):
     """A package without which wheels of these releases cannot be imported.
 
-    Outside of `limit` (`<3.21`) they break too, and say `says`. Without a limit, no version is known to break the
-    wheels.
+    With a version outside of `limit` (`<3.21`) they fail too, with the message `says`. Without a limit, no version is
+    known to break the wheels.
     """
 
     KEY = ("package", "releases")
@@ -142,9 +142,9 @@ class RequirementLimit(Row):
 class Probe(Row):
     """How a wheel of these releases is tried, for one check: by a script below `dockerfiles/verify/`.
 
-    Of several rows for a check and a release that of an overlay is taken, else the first. `seconds` is when it is
-    given up. `environment` may hold `{scratch}`, an empty folder of its own. `gpu`: it wants a GPU of one of
-    `accelerators`. `absent`, instead of a script, says why there is nothing to try.
+    If several rows fit a check and a release, an overlay's row is used, else the first. `seconds` is the time limit.
+    `environment` may contain `{scratch}`, an empty folder for this check. `gpu`: the check needs a GPU of one of
+    `accelerators`. `absent`, in place of a script, says why there is nothing to try.
     """
 
     check: str
@@ -165,7 +165,7 @@ class Probe(Row):
 
 
 class SizeLimit(Row):
-    """How large a file may be in a place where wheels go: `mib` mebibytes."""
+    """The largest file that a service for wheels accepts: `mib` mebibytes."""
 
     KEY = ("limit",)
 

@@ -18,7 +18,7 @@ from tfdock.profile.yaml_nodes import Node
 MOST_CELLS = 20_000  #: How many cells a matrix may have; planning one takes milliseconds.
 #: How many fields the rules of a matrix may name, and how many rules there may be, times the cells.
 _MOST_NAMES, _MOST_COMPARED = 200, 10_000_000
-#: Codes of what is wrong with a rule whichever cells it is for.
+#: Codes of problems of a rule that do not depend on its cells.
 _MISSPELT = ("profile-unknown-key", "version-not-text")
 
 
@@ -26,7 +26,7 @@ _MISSPELT = ("profile-unknown-key", "version-not-text")
 class CellCombination:
     """One cell of a matrix: a whole profile.
 
-    `fields` are those that it sets over the base, by dotted name, overrides included. `document` is the profile.
+    `fields` are the fields that it sets over the base, by dotted name, overrides included. `document` is the profile.
     `place` is the value of an axis or the entry of `include` that made it. `rules` are all rules that match it.
     """
 
@@ -43,7 +43,7 @@ class CellCombination:
 
     @property
     def excluded(self) -> Rule | None:
-        """The first rule that leaves it out, if one does."""
+        """The first rule that excludes the cell; None without one."""
         return next((rule for rule in self.rules if rule.reason), None)
 
 
@@ -51,19 +51,19 @@ def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
     """Return every cell, in the order written: the first axis changes slowest, `include` comes last.
 
     Excluded cells are among them. `exclude` is for combinations of the axes, `overrides` for included cells too. Both
-    look at the cell before anything is overridden. Raises ProfileError (`matrix-too-large`).
+    look at the cell's values before any override. Raises ProfileError (`matrix-too-large`).
     """
     # Counted before anything is made: ten axes of ten values are ten billion cells.
     count = (prod(map(len, matrix.axes.values())) if matrix.axes else 0) + len(matrix.include)
     if count > MOST_CELLS:
         node = matrix.document.entries["axes" if matrix.axes else "include"]
-        message = f"the matrix has {count} cells, of {MOST_CELLS} at most"
+        message = f"the matrix has {count} cells; at most {MOST_CELLS} are allowed"
         fix = "remove values from the axes, or split it into several matrices"
         raise ProfileError(node.problem(matrix.file, "matrix-too-large", message, fix))
     rules = (*matrix.exclude, *matrix.overrides)
     names = {name for rule in rules for name in rule.when}
     if len(names) > _MOST_NAMES or len(rules) * count > _MOST_COMPARED:
-        message = f"its {len(rules):,} rules name {len(names):,} fields, of {_MOST_NAMES} at most"
+        message = f"its {len(rules):,} rules name {len(names):,} fields; at most {_MOST_NAMES} are allowed"
         if len(names) <= _MOST_NAMES:
             message = f"{len(rules):,} rules for {count:,} cells are more than can be compared"
         fix = "split it into several matrices"
@@ -89,7 +89,7 @@ def idle(matrix: Matrix, cells: Iterable[CellCombination]) -> tuple[Problem, ...
 
 
 def misspelt(matrix: Matrix, cell: CellCombination) -> tuple[Problem, ...]:
-    """Return what is wrong with rules as pieces of a profile: an unknown name, a version that is no text.
+    """Return the problems of rules as parts of a profile: an unknown name, a version that is no text.
 
     The profile of `cell` is valid.
     """
@@ -106,7 +106,7 @@ def misspelt(matrix: Matrix, cell: CellCombination) -> tuple[Problem, ...]:
 
 
 def cover(values: Sequence[Collection[str]], costs: Sequence[float]) -> tuple[int, ...]:
-    """Return the places of a few cells that together have every value, in order; of equal cells the cheap ones.
+    """Return the places of a few cells that together have every value, in order; of equal cells the cheapest.
 
     Greedy: always take the cell with most values that no chosen cell has. Then drop cells whose values others have.
     """
@@ -147,7 +147,7 @@ class _Rules:
         self._paths = {path for _, wanted in self._wanted for path in wanted}
 
     def of(self, document: Node) -> tuple[Rule, ...]:
-        """Return the rules whose values the document all has."""
+        """Return the rules whose values are all in the document."""
         # Each value is made a text once, however many rules ask for it: there may be thousands of both.
         values = {path: same(_node_at(document, path)) for path in self._paths}
         return tuple(rule for rule, wanted in self._wanted if wanted.items() <= values.items())

@@ -1,7 +1,7 @@
-"""Matrix text -> `Matrix`: a base profile, axes over it, and rules, each value with the line that says it.
+"""Matrix text -> `Matrix`: a base profile, axes over it, and rules, each value with its line.
 
-A matrix names fields of profiles, nested ones with dots (`bazel.version`). Whether their values are right is for the
-profiles that it expands to; here is what the matrix itself may say.
+A matrix names fields of profiles, nested ones with dots (`bazel.version`). The cells' profiles check the values of
+these fields; this module checks the matrix itself.
 
 Pure.
 """
@@ -24,7 +24,7 @@ from tfdock.profile.profile import Duration, ListOf, Path_, Pattern, Record, no_
 from tfdock.profile.yaml_nodes import Node
 from tfdock.types import ImageRef
 
-#: Of a profile's fields, those that say nothing of the wheel: what a matrix starts from is its `base`.
+#: Fields of a profile that do not describe the wheel. A matrix names the profile that it starts from as `base`.
 _NOT_A_FIELD = ("schema", "extends")
 _NAME = "[A-Za-z0-9_+-]+"
 # As deep as a profile itself may be nested.
@@ -67,24 +67,24 @@ class Exclude(Record):
     """Cells that are not wanted."""
 
     when: Fields = Field(
-        description="Fields and their values; a cell that has all of them is left out",
+        description="Fields and their values; cells that have all of them are left out",
         examples=[{"tensorflow": "2.17.0", "gpus": ["rtx5090"]}],
     )
     reason: Annotated[Line, Pattern(r".{1,500}", "a reason")] = Field(
-        description="Why; every listing repeats it", examples=["nobody uses it"]
+        description="The reason, which every listing repeats", examples=["nobody uses it"]
     )
 
 
 class Override(Record):
     """Overrides for some cells."""
 
-    when: Fields = Field(description="Fields and their values; a cell that has all of them is meant")
+    when: Fields = Field(description="Fields and their values; the rule is for cells that have all of them")
     set: Fields | None = Field(
-        None, description="Fields over the cell's own, as a profile is laid over one that it extends"
+        None, description="Fields merged over the cell's own, as a profile is merged over the profile that it extends"
     )
     runner: Runner | None = Field(
         None,
-        description="The label or labels of the machine that builds them",
+        description="The label or labels of the machine that builds these cells",
         examples=["gpu", ["self-hosted", "gpu"]],
     )
 
@@ -107,7 +107,7 @@ class Ci(Record):
     )
     knowledge: ListOf[Folder] | None = Field(
         None,
-        description="The folders of further knowledge that jobs have, relative to this file; jobs have no others",
+        description="The only folders of further knowledge that jobs have, relative to this file",
         examples=[["../knowledge"]],
     )
     time_limit: Duration | None = Field(
@@ -120,7 +120,9 @@ class Ci(Record):
         ["main"], description="The branches whose jobs may push wheels and caches", examples=[["main"]]
     )
     jobs: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
-        None, description="How many jobs share the wheels of a round; by default each has one", examples=[8]
+        None,
+        description="How many jobs share the wheels of a round; by default each wheel has its own job",
+        examples=[8],
     )
     schedule: Cron | None = Field(None, description="When to check for missing wheels", examples=["17 3 * * 1"])
 
@@ -168,7 +170,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """A matrix as it stands in its file. Fields go by their dotted names; nodes know their file, line and column.
+    """A matrix as it stands in its file. Fields have dotted names; nodes know their file, line and column.
 
     `base` is the document of the profile to start from, with what it extends. `axes` and `include` are as written.
     """
@@ -245,7 +247,7 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None, base_fil
     if "tensorflow" in document.keys and not {"axes", "include"} & document.keys.keys():
         line, column = document.keys["tensorflow"]
         message = "this is a profile, not a matrix: it has `tensorflow`"
-        fix = "start a matrix from it: `base:` names it, and `axes:` lists the values to vary"
+        fix = "start a matrix from this profile: `base:` names it, and `axes:` lists the values to vary"
         raise ProfileError.of("matrix-is-profile", message, fix, file=file, line=line, column=column)
     written = profiles.checked(MatrixFile, document, file)
     _check(written, document, file)
@@ -334,7 +336,7 @@ def _check(written: MatrixFile, document: Node, file: str) -> None:
         message, fix = "the matrix has no cells", "name `axes:`, or cells under `include:`"
         problems.append(document.problem(file, "matrix-empty", message, fix))
     if written.base is None and written.profile is None:
-        fix = "name one, `base: rtx3080.yaml`, or write its fields: `profile:`"
+        fix = "name a profile, `base: rtx3080.yaml`, or write its fields: `profile:`"
         problems.append(document.problem(file, "matrix-empty", "the matrix starts from no profile", fix))
     if problems:
         # In the order of the file, as a reader corrects them.
@@ -363,7 +365,7 @@ def _name_error(name: str, others: Collection[str]) -> tuple[str, str]:
     if parent is None:
         return "", ""
     message = f"`{yaml_nodes.shown(name)}` is part of `{yaml_nodes.shown(parent)}`, which is set as well"
-    return message, "write it into the other one"
+    return message, "write it into the value of the other field"
 
 
 def _maps_of_fields(document: Node) -> Iterator[Node]:

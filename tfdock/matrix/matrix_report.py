@@ -1,4 +1,4 @@
-"""The JSON documents of a matrix: the cells that it asks for, and the report of what became of them."""
+"""The JSON documents of a matrix: the cells that it asks for, and the report of their outcomes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OUTCOMES = {
 
 
 def matrix_document(cells: Cells, jobs: Sequence[Job]) -> dict[str, Any]:
-    """Return what `tfdock.matrix/1` has beside its schema: cells in the order in which they are best built."""
+    """Return the keys of `tfdock.matrix/1` except its schema: cells in the order in which they are best built."""
     by_name = {str(cell.name): cell for cell in cells.wanted}
     numbered = ((number, load.name) for number, job in enumerate(jobs, start=1) for load in job.loads)
     return {
@@ -133,7 +133,7 @@ def earlier_fingerprints(file: Path) -> Mapping[str, str | None]:
 def report_row(cell: Cell, result: Mapping[str, Any] | None, wheelhouse: Path, place: str) -> dict[str, Any]:
     """Return the row of a cell: from its `result` if it was built or pulled, else as the matrix knows it.
 
-    `place` is the place in the file that keeps the cell from being built.
+    `place` is the place in the file that prevents its build.
     """
     problems = tuple(result["problems"]) if result else cell.problems
     status = result["status"] if result else "up-to-date" if cell.status == "here" else cell.status

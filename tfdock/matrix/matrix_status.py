@@ -30,12 +30,12 @@ def locate_wheels(
     repositories: Sequence[ImageRef] | None = None,
     failed: Callable[[NetworkError], object] = unanswered,
 ) -> Cells:
-    """Return the same cells, each with where its wheel is: `here`, `registry` or `missing`.
+    """Return the same cells, each with the place of its wheel: `here`, `registry` or `missing`.
 
-    The wheelhouse is searched by names and sizes: a build hashes what it finds. By default all repositories of the
-    settings are asked. A repository that cannot be asked is passed to `failed`, once, and asked no more. An image
-    that is not what it says counts for nothing: the cell gets a warning. `check` is called now and then, from
-    several threads, and raises to stop.
+    The wheelhouse is searched by names and sizes: a build hashes the wheel that it finds. By default all repositories
+    of the settings are asked. A repository that cannot be asked is passed to `failed`, once, and asked no more. An
+    image whose contents do not match its name is ignored: the cell gets a warning. `check` is called now and then,
+    from several threads, and raises to stop.
     """
     house = Wheelhouse(settings.wheelhouse.absolute())
     asked = settings.repositories if repositories is None else repositories

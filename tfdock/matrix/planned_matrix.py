@@ -41,8 +41,8 @@ from tfdock.wheel.identity import canonical_name
 
 Status = Literal["missing", "here", "registry", "impossible", "excluded"]
 
-_MOST_TOLD = 20  #: Problems of one file that are shown: a value that is wrong is so in each of its cells.
-#: Codes of a name that no row of the knowledge base has, whatever stands beside it.
+_MOST_TOLD = 20  #: Problems of one file that are shown: a wrong value is wrong in each of its cells.
+#: Codes of names that no row of the knowledge base has.
 _UNKNOWN_NAMES = ("accelerator-unknown", "gpu-unknown", "optimize-unknown", "release-unknown", "version-unknown")
 
 
@@ -52,8 +52,8 @@ class Cell:
 
     An excluded cell has neither name nor problems. An impossible cell has no name; its `problems` are those of the
     knowledge base. `seconds` is how long its build is expected to take, None if unknown. `group` names the release
-    and the toolchain: cells of one group share image layers and a disk cache. `wheel` is what the name of its file is
-    made of, `domain` its trust domain, `evidence` the grade of such builds.
+    and the toolchain: cells of one group share image layers and a disk cache. `wheel` has the parts of its file name,
+    `domain` its trust domain, `evidence` the grade of such builds.
     """
 
     combination: CellCombination
@@ -173,7 +173,7 @@ class WrittenMatrix:
     """A matrix as it was read: its text, the texts of its base and of what the base extends, and
     the names that it may use.
 
-    `base_folder` is the folder of the base profile: what the base names is relative to it.
+    `base_folder` is the folder of the base profile: files that the base names are relative to this folder.
     """
 
     matrix: Matrix
@@ -286,7 +286,7 @@ class _Planner:
     sources: dict[_SourceKey, tuple[LocalSource, Path | None]] = field(default_factory=dict)
 
     def cell(self, combination: CellCombination) -> Cell:
-        """Plan a cell; raises ProfileError for one whose profile is malformed, or has a name that nothing knows."""
+        """Plan a cell; raises ProfileError if its profile is malformed, or has an unknown name."""
         if combination.excluded:
             # Malformed is malformed: nobody is to find that out when the exclusion goes.
             profiles.checked(Profile, combination.document, self.written.matrix.file)
@@ -390,14 +390,14 @@ def _name_clashes(cells: Iterable[Cell], matrix: Matrix) -> Iterator[Problem]:
 
 def _clash(first: Cell, second: Cell, matrix: Matrix) -> Problem:
     here, node = _difference(first.combination, second.combination)
-    both = f"this and that of line {here.line}, column {here.column}"
+    both = f"this cell and the cell of line {here.line}, column {here.column}"
     if first.build_id == second.build_id:
-        code, message = "build-id-twice", f"two cells are one wheel, {first.build_id}: {both}"
+        code, message = "build-id-twice", f"two cells make the same wheel, {first.build_id}: {both}"
         why = "their difference is not part of a wheel's name, so one wheel would overwrite the other"
         fix: Fix = "keep one of them, or exclude one with a reason"
     else:
-        code, message = "wheel-name-twice", f"{first.build_id} and {second.build_id} are files of one name: {both}"
-        why = "no wheelhouse takes the second, and no index has room for both"
+        code, message = "wheel-name-twice", f"{first.build_id} and {second.build_id} have the same file name: {both}"
+        why = "no wheelhouse and no index can hold both"
         fix = ("give one of them `wheel.local_version` under `overrides`", "exclude one with a reason")
     return node.problem(matrix.file, code, message, fix, why=why)
 

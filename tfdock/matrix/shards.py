@@ -34,7 +34,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The build id of its cell; of several cells, that of the first and how many more there are."""
+        """The build id of its cell; of several cells, the first build id and the number of the others."""
         return self.loads[0].name + (f"+{len(self.loads) - 1}" if len(self.loads) > 1 else "")
 
     @property
@@ -44,7 +44,7 @@ class Job:
 
     @property
     def minutes(self) -> int | None:
-        """How long it is expected to take, rounded up; None if that of one of its cells is unknown."""
+        """How long it is expected to take, rounded up; None if the time of one cell is unknown."""
         known = [load.seconds for load in self.loads if load.seconds is not None]
         return ceil(sum(known) / 60) if len(known) == len(self.loads) else None
 

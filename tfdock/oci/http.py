@@ -230,7 +230,7 @@ def wait(seconds: float, check: Callable[[], None]) -> None:
 def send_once(request: urllib.request.Request, silence: float = TIMEOUT) -> Any:
     """Send a request, without a proxy to this machine. Raise HTTPError for every status from 300 on.
 
-    `silence`: seconds in which nothing may come.
+    `silence`: the longest time without data, in seconds.
     """
     is_local = _is_loopback(urllib.parse.urlsplit(request.full_url).hostname or "")
     handlers = [urllib.request.ProxyHandler({})] if is_local else []

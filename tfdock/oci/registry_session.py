@@ -134,17 +134,29 @@ class Session:
         meanings: dict[int, tuple[str, str, Fix]] = {
             401: (
                 "registry-denied",
-                f"{where} does not {verb} {subject} without a login, or not with this one",
+                f"{where} refuses to {verb} {subject} without a login, or with this login",
                 login,
             ),
-            403: ("registry-denied", f"{where} refuses to {verb} {subject}", f"{login}, as a user who may"),
+            403: (
+                "registry-denied",
+                f"{where} refuses to {verb} {subject}",
+                f"{login}, as a user who has permission",
+            ),
             404: ("image-not-found", f"{where} has no {subject}, or it is private", ("check name and tag", login)),
-            429: ("registry-rate-limited", f"{where} got too many requests from here", "wait, or set a mirror"),
+            429: (
+                "registry-rate-limited",
+                f"{where} got too many requests from this machine",
+                "wait, or set a mirror",
+            ),
         }
         # A registry answers 404 to a push as well, where the repository must exist first.
         if writing:
-            no_place = f"{where} has no repository `{self.name}` that takes {subject}, or it is private"
-            meanings[404] = ("image-not-found", no_place, ("check the name, make the repository there", login))
+            no_place = f"{where} has no repository `{self.name}` that accepts {subject}, or it is private"
+            meanings[404] = (
+                "image-not-found",
+                no_place,
+                ("check the name; create the repository in the registry", login),
+            )
         code = "registry-unreachable" if error.code >= 500 else "registry-refused"
         message = f"{where} answers {error.code} {error.reason} for {subject}"
         fix: Fix = "try again later" if error.code >= 500 else "ask the registry's operator why it refuses this"
@@ -181,7 +193,7 @@ class Session:
     ) -> Any:
         """Send a request; if the registry asks for a login, send it once more with one.
 
-        `more`: seconds that the registry has besides, before it says anything.
+        `more`: additional seconds that the registry has before its first byte.
         """
         # Somebody may be asked for a passphrase meanwhile.
         whole = _PATIENCE + http.WHOLE + more + len(data or b"") / http.LEAST

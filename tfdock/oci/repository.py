@@ -192,7 +192,7 @@ class Repository(Session):
         def fetch() -> FoundManifest:
             with self.send_once("GET", url, {"Accept": ", ".join(oci.MANIFESTS)}) as response:
                 if not _is_manifest(response):
-                    raise StrangeAnswer("it answers with no image manifest")
+                    raise StrangeAnswer("its answer is not an image manifest")
                 data, header = http.read_all(response, oci.MOST), response.headers.get(_DIGEST, "")
                 manifest = FoundManifest(
                     media_type=response.headers.get_content_type(), data=data, digest=oci.digest(data)
@@ -222,8 +222,8 @@ class Repository(Session):
     def blob(self, blob: Descriptor, begun: Iterable[bytes] = ()) -> Iterator[bytes]:
         """Yield the bytes of a blob as they come, and continue after a broken transfer.
 
-        They are verified only when the last one has been taken: then damaged ones raise. `begun` are the first bytes,
-        from an earlier transfer. They are not fetched again, and count for the digest.
+        They are verified only after the last byte; only then do damaged bytes raise an error. `begun` are the first
+        bytes, from an earlier transfer. They are not fetched again, and count for the digest.
         """
         sha256, received, fruitless = hashlib.sha256(), 0, 0
         for piece in begun:

@@ -32,8 +32,8 @@ _SECONDS = 20.0  #: Limit of one answer. TensorFlow's repository lists 10 MB of 
 _AT_ONCE = 16
 _LOOK_SECONDS = 0.5
 _GONE = (404, 410)  #: HTTP statuses of a resource that does not exist (RFC 9110, 15.5).
-_NAME_ANOTHER = "name another one in the profile, or add a row in a `--knowledge` folder"
-_LOCK_AGAIN = "find out why it moved; then run `tfdock lock` again, or name the version in the profile"
+_NAME_ANOTHER = "name another image, ref or version in the profile, or add a row in a `--knowledge` folder"
+_LOCK_AGAIN = "find out why it changed; then run `tfdock lock` again, or name the version in the profile"
 _ASK_AGAIN = "check the network and proxies, then try again"
 
 
@@ -123,7 +123,7 @@ def _questions(
 
 
 def _not_asked(kind: Kind, name: str, server: str) -> Availability:
-    found = f"only the profile names {server}; `--allow-endpoint {server}` lets this machine ask"
+    found = f"only the profile names {server}; `--allow-endpoint {server}` allows this machine to ask it"
     return Availability(kind, name, "not-asked", found)
 
 
@@ -157,7 +157,7 @@ def _git(resolution: Resolution, pinned: dict[tuple[str, str], str]) -> Availabi
             return Availability("source", ref, "gone" if gone else "unreachable", found)
         known = source.commit or pinned.get(("source", ref))
         if commit and known and commit != known:
-            return Availability("source", ref, "changed", f"known is {known}, the server has {commit}")
+            return Availability("source", ref, "changed", f"the known commit is {known}, the server has {commit}")
         if commit:
             return Availability("source", ref, "there", commit)
     found = f"{source.location} has neither a tag nor a branch of that name"

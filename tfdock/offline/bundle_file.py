@@ -120,7 +120,7 @@ def damaged_error(path: Path, why: str) -> VerificationFailed:
     return VerificationFailed.of(
         "bundle-damaged",
         f"{path} is damaged: {why}",
-        "copy the bundle again from its first place, and compare `sha256sum` of both copies",
+        "copy the bundle again from its original place, and compare `sha256sum` of both copies",
     )
 
 
@@ -132,7 +132,8 @@ def open_bundle(path: Path) -> Bundle:
     except BundleError as error:
         fix = "give a file made by `tfdock fetch -o`"
         if error.code == "bundle-schema":
-            fix = "use the tfdock that made it, or make it again with this one: `tfdock fetch PROFILE -o bundle.tar`"
+            again = "make it again with this tfdock: `tfdock fetch PROFILE -o bundle.tar`"
+            fix = f"use the tfdock that made the bundle, or {again}"
         raise ProfileError.of(error.code, f"{path} is not used: {error}", fix) from None
     except OSError as error:
         fix = "check its name, owner and mode; `tfdock fetch PROFILE -o bundle.tar` makes a bundle"
@@ -154,12 +155,12 @@ def _read_bundle(path: Path, file: BinaryIO) -> Bundle:
         # Another schema may have another layout. Otherwise a changed index is not interpreted.
         if is_complete or error.code == "bundle-schema":
             raise
-        raise damaged_error(path, "its index is not the one it was written with") from None
+        raise damaged_error(path, "its index has changed since it was written") from None
     length = begin + index.length
     if file_size < length:
-        raise damaged_error(path, f"it is cut: it has {file_size:,} of its {length:,} bytes")
+        raise damaged_error(path, f"it is incomplete: it has {file_size:,} of its {length:,} bytes")
     if not is_complete or file_size > length:
-        raise damaged_error(path, "its index is not the one it was written with")
+        raise damaged_error(path, "its index has changed since it was written")
     return Bundle(path, index, begin)
 
 

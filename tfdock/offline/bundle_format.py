@@ -218,10 +218,10 @@ def _checked(index: Index) -> Index:
         raise Malformed("its index lists a blob twice")
     missing = [name for name in named_blobs(index) if name not in digests]
     if missing:
-        raise Malformed(f"{missing[0][:12]} is not a blob of it")
+        raise Malformed(f"{missing[0][:12]} is not among its blobs")
     ids = {build.build_id for build in index.builds}
     if not ids or len(ids) != len(index.builds):
-        raise Malformed("it has no build, or one twice")
+        raise Malformed("it has no build, or lists a build twice")
     for path, blob in index.repository.items():
         # Bazel takes a file of its cache by its path: contents under another hash would be another download.
         if cached_sha256(path) not in ("", blob):

@@ -153,7 +153,7 @@ class BundlePacker:
             self.work.file.parent,
             need,
             lambda free: f"{folder} has {gib(free)} left, and the bundle takes {gib(need)} or more",
-            "free space there, or write the bundle elsewhere: `-o /elsewhere/bundle.tar`",
+            "free space on that disk, or write the bundle elsewhere: `-o /elsewhere/bundle.tar`",
         )
 
 

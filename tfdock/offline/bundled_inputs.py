@@ -103,7 +103,7 @@ class SharedInputs:
         own = {image.name for build in self.bundle.index.builds for image in build.images}
         try:
             strange = sorted(set(image_names(self.bundle.chunks(self.bundle.index.images))) - own)
-            trouble = f"its images would also be called {', '.join(strange[:3])}" if strange else ""
+            trouble = f"its images would get further names: {', '.join(strange[:3])}" if strange else ""
         # The archive is a stranger's: any of its documents may have any type at any place.
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             trouble = f"its images are not an archive of images: {error}"
@@ -125,7 +125,7 @@ class SharedInputs:
                     f"the engine's data ({root}) has {gib(free)} left, and loading the bundle's "
                     f"images takes {gib(2 * size)}"
                 ),
-                "free space there, for example with `docker system prune`",
+                "free space on that disk, for example with `docker system prune`",
             )
 
     # --- files ---
@@ -232,7 +232,8 @@ def _find_build(bundle: Bundle, name: str, preparer: Preparer) -> tuple[BundledB
         raise ProfileError.of(
             "bundle-lacks-build",
             f"{bundle.path} has no {prepared.plan.build_id}; it has {', '.join(builds) or 'nothing'}",
-            "leave the profile out to build all that it has, name one of these, or make another bundle: "
+            "leave the profile out to build everything in the bundle, name one of its builds, or make another "
+            "bundle: "
             f"`tfdock fetch {name} -o bundle.tar`",
             file=prepared.file,
         )

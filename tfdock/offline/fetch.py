@@ -129,7 +129,7 @@ class Bundler:
         prepared = self.preparer.prepare(name)
         problem = locks.native(prepared.plan.resolution, prepared.file)
         if problem:
-            self._notice(f"{prepared.file}: the bundle has no lock for it: {problem.message}")
+            self._notice(f"{prepared.file}: the bundle has no lock for this profile: {problem.message}")
             return prepared, None
         lock = gather_pins(name, self.preparer, self.session, self.listen)
         text = locks.to_text(lock)

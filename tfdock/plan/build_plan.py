@@ -112,7 +112,7 @@ class BuildPlan:
     phases: tuple[Phase, ...]
     resources: BuildResources
     requested: Requested
-    machine: Machine  #: The machine that the limits fit.
+    machine: Machine  #: The machine for which the limits were computed.
     remote: Remote = NOWHERE
     #: The profile has `gpus: local`: the build makes only code that this machine's GPUs run.
     for_this_machine: bool = False

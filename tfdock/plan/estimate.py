@@ -151,7 +151,7 @@ def _by_default(resolution: Resolution, jobs: int, knowledge: KnowledgeBase) -> 
         return None
     compiling = hours * 3600 * weight(resolution, knowledge) / jobs
     many = f"{jobs} job{'s' * (jobs != 1)}"
-    source = f"a known figure, {hours:g} core-hours for the CPU, and {many}: nothing like it was built here"
+    source = f"a known figure, {hours:g} core-hours for the CPU, and {many}: no similar build was recorded here"
     return PhaseEstimate(seconds={"compile": compiling}, source=source)
 
 

@@ -119,7 +119,7 @@ def context_archive(
 ) -> Iterator[bytes]:
     """Yield the context as a tar stream; equal contexts give equal bytes.
 
-    Members are sorted, owned by root, and have one time. `beside` are further files, by their paths in it.
+    Members are sorted, owned by root, and have one time. `beside` are further files, by their paths in the archive.
     """
     for path, data in context.files.items():
         info = _entry(path, 0o755 if context.executable(path) else 0o644)

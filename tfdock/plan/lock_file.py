@@ -344,7 +344,7 @@ def compare(locked: Iterable[Pin], now: Iterable[Pin]) -> tuple[LockDifference, 
 def moved(
     locked: Iterable[Pin], now: Iterable[Pin], file: str, *, severity: Severity = "error", why: str = ""
 ) -> Problem | None:
-    """Return the refusal, or a warning, for changed pins: `now` was found at the source of `locked`."""
+    """Return the refusal, or a warning, for changed pins: `now` are the pins found at the sources of `locked`."""
     differences = compare(locked, now)
     if not differences:
         return None
@@ -357,7 +357,7 @@ def moved(
     return Problem(
         "pin-moved" if changed else "pin-missing",
         "\n".join([summary, *lines]),
-        "if the change is welcome, lock again: `tfdock lock PROFILE`; else use a mirror that still has the locked "
+        "if you want the change, lock again: `tfdock lock PROFILE`; else use a mirror that still has the locked "
         "version",
         why=why,
         severity=severity,
@@ -433,7 +433,7 @@ def native(resolution: Resolution, file: str) -> Problem | None:
     flags = [f"`{flag}`" for flag in resolution.flags if NATIVE.search(flag)]
     if not flags and not any(NATIVE.search(option) for option in resolution.optimize):
         return None
-    fix = "name the instruction sets (`optimize: [avx2, fma]`), or say `optimize: portable`"
+    fix = "name the instruction sets (`optimize: [avx2, fma]`), or set `optimize: portable`"
     return Problem(
         "native-in-lock",
         "`native` code depends on the machine that builds it, so a lock cannot promise it",

@@ -24,7 +24,11 @@ def official_note(base: KnowledgeBase, profile: Profile, resolution: Resolution)
     wheel = same.wheel
     beside = f"; {' and '.join(wheel.needs)} must be installed beside it" if wheel.needs else ""
     asked = ["tfdock", "advise", "--gpu", ",".join(same.gpus), "--tensorflow", wheel.version]
-    more = f"; `{shlex.join(asked)}` says its limits, and what it needs to see the GPU" if same.limited else ""
+    more = (
+        f"; `{shlex.join(asked)}` prints the limits of this wheel, and its requirements for the GPU"
+        if same.limited
+        else ""
+    )
     runs = f"the official wheel of TensorFlow {wheel.version} runs on {joined(same.gpus)}"
     return f"no build is needed: {runs}: `{pip_install(wheel)}`{beside}{more}"
 
@@ -35,8 +39,10 @@ def python_note(preparer: Preparer, written: WrittenProfile, resolution: Resolut
     chosen = not preparer.chose_python(written.file) or here not in resolution.release.pythons
     if chosen or resolution.python == here:
         return ""
-    newest = f"Python {resolution.python}, the newest that TensorFlow {resolution.version} takes"
-    return f"the wheel is for {newest}; tfdock itself runs with Python {here}: `--python {here}` builds for that"
+    newest = f"Python {resolution.python}, the newest that TensorFlow {resolution.version} accepts"
+    return (
+        f"the wheel is for {newest}; tfdock itself runs with Python {here}: `--python {here}` builds for that Python"
+    )
 
 
 def notes_of(preparer: Preparer, written: WrittenProfile, resolution: Resolution) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ def fingerprint(resolution: Resolution, context: BuildContext) -> str:
 def remote_of(profile: Cache, machine: Remote) -> Remote:
     """Return the profile's endpoints. This machine's settings replace missing ones.
 
-    Uploads need the consent of both: the profile may be a stranger's.
+    Uploads need the consent of profile and settings, because the profile may be a stranger's.
     """
     return Remote(
         cache=parse(profile.remote) if profile.remote else machine.cache,

@@ -26,7 +26,7 @@ WARNING: Final = "warning"
 FAILED: Final = "failed"
 SKIPPED: Final = "skipped"
 
-#: The minimum API version, from Docker 20.10. The engine's own version is not used: podman counts differently.
+#: The minimum API version, from Docker 20.10. The engine's own version is not used: podman has other version numbers.
 OLDEST_API = Version("1.41")
 
 #: Below this fraction of the estimated disk space a build is refused; below the estimate it gets a warning.
@@ -185,7 +185,7 @@ def _driver_check(
     found = f"driver {here}{' of Windows' if host.wsl else ''}"
     # Jetson boards: their driver is part of the system, with versions of its own.
     if gpus and all(is_embedded(knowledge, gpu.accelerator, gpu.target) for gpu in gpus):
-        found += ", which came with the board's system: the tables of drivers do not hold for it"
+        found += ", which came with the board's system: the tables of drivers do not apply to it"
         return PreflightCheck(name="driver", status=SKIPPED, found=found)
     if Version(here) >= highest.version:
         return PreflightCheck(name="driver", status=OK, found=found, needed=needed)
@@ -216,7 +216,7 @@ def driver_floors(
         floor = gpu_driver(knowledge, *device, wsl=wsl)
         if floor:
             modules = ", with the open kernel modules" if needs_open_modules(knowledge, *device) and not wsl else ""
-            why = f"which is the first that knows {gpu.name}{modules}"
+            why = f"which is the first driver that knows {gpu.name}{modules}"
             floors.append(DriverFloor(version=floor, code="driver-too-old-for-gpu", why=why))
     return (*floors, *(() if gpus else _floors_of_targets(resolution, knowledge, wsl=wsl)))
 
@@ -230,7 +230,7 @@ def _floors_of_targets(resolution: Resolution, knowledge: KnowledgeBase, *, wsl:
     # If one target works with any driver, there is no minimum driver.
     if known and len(known) == len(floors):
         version, gpu = min(known)
-        why = f"which is the first that knows GPUs of {gpu}"
+        why = f"which is the first driver that knows GPUs of {gpu}"
         yield DriverFloor(version=version, code="driver-too-old-for-gpu", why=why)
 
 
@@ -254,7 +254,7 @@ def _newer_driver(
     where = " of Windows" if wsl else ""
     ways = [f"install driver{where} {floor.version} or newer where the wheel is to run"]
     if floor.code == "driver-too-old-for-ptx":
-        ways.append("or name the GPU itself as a target, so that nothing is left for the driver to compile")
+        ways.append("or name the GPU itself as a target, so that the driver need not compile anything")
     name = resolution.accelerator.toolkit or ""
     if floor.code == "driver-too-old":
         title = resolution.accelerator.titles.get(name, name)
@@ -284,7 +284,7 @@ def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) 
             code="driver-gpu-conflict",
             status=WARNING,
             found=f"{named}: the last drivers for the {row.architecture} generation are of branch {row.driver_max}",
-            needed=f"driver {floor}, which {title} {resolution.components[name]} starts at",
+            needed=f"driver {floor}, the oldest that {title} {resolution.components[name]} accepts",
             fixes=(f"use an older {title}: no driver runs both",),
         )
     how = _judge_gpu(resolution, knowledge, gpu)
@@ -394,7 +394,7 @@ def _disk_check(group: Sequence[WritableFolder], needed: int, least: int) -> Pre
     free = min((place.free for place in group if place.free is not None), default=None)
     names = joined(f"{place.what} ({place.path})" for place in group)
     if free is None:
-        return PreflightCheck(name="disk", status=SKIPPED, found=f"cannot see how much is free for {names}")
+        return PreflightCheck(name="disk", status=SKIPPED, found=f"cannot find the free space for {names}")
     # Folders on one file system share its space, so their needs add up.
     share = sum(place.share for place in group)
     found, wanted = f"{_format_size(free)} free for {names}", f"about {_format_size(int(needed * share))}"
@@ -452,7 +452,7 @@ def engine_check(info: EngineInfo) -> PreflightCheck:
     """Check that an engine is new enough."""
     found = f"{info.name} {info.version}, API {info.api_version}" + (f", at {info.address}" if info.address else "")
     if not info.local:
-        found += ", elsewhere: builds keep their caches there, in volumes"
+        found += ", on another machine: builds keep their caches there, in volumes"
     if Version(info.api_version) < OLDEST_API:
         return PreflightCheck(
             name="engine",
@@ -490,7 +490,7 @@ def engine_ability_checks(info: EngineInfo, *, uid: int, network: str | None) ->
     modes = [
         *(["rootless: root in a container is your user outside"] if info.rootless else []),
         *(
-            ["user namespaces: builds run in the host's (`--userns=host`)"]
+            ["user namespaces: builds run in the host's namespace (`--userns=host`)"]
             if info.local and info.remaps_users
             else []
         ),
@@ -509,7 +509,8 @@ def engine_ability_checks(info: EngineInfo, *, uid: int, network: str | None) ->
             status=WARNING,
             found=f"the engine cannot limit {' and '.join(missing)} of containers: a build may use all resources",
             fixes=(
-                "enable delegation of control groups for the user: https://rootlesscontaine.rs/getting-started/common/cgroup2/"
+                "enable delegation of control groups for the user: "
+                "https://rootlesscontaine.rs/getting-started/common/cgroup2/"
                 if info.rootless
                 else "start the engine with write access to the machine's control groups",
             ),

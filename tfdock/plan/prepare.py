@@ -87,7 +87,7 @@ class ResolvedProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedBuild:
-    """A profile, planned; `lock` is the lock it was planned by. Its files may change before the build starts."""
+    """A profile, planned; `lock` is the lock that gave its pins. Its files may change before the build starts."""
 
     written: WrittenProfile
     plan: BuildPlan

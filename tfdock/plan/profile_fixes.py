@@ -64,9 +64,9 @@ class Context:
 
 
 def asked(row: Remedied, context: Context) -> str:
-    """Return the profile's choices that matter for a failure: `your profile asks sm_120 and CUDA 12.5.1`."""
+    """Return the profile's choices that matter for a failure: `your profile asks for sm_120 and CUDA 12.5.1`."""
     words = [word for subject in row.asks if (word := _word(subject, context))]
-    return f"your profile asks {joined(words)}" if words else ""
+    return f"your profile asks for {joined(words)}" if words else ""
 
 
 def _word(subject: str, context: Context) -> str:
@@ -96,7 +96,7 @@ def _decided(subject: str, resolution: Resolution) -> str:
         "gpu_compiler": f"{compiler} for GPU code" if compiler else "",
         "host_compiler": f"{resolution.host_compiler} for C++",
         "base": f"the image {resolution.base}",
-        "runtime": f"the image {resolution.runtime} to try it in" if resolution.runtime else "",
+        "runtime": f"the image {resolution.runtime} for its trial" if resolution.runtime else "",
         "optimize": f"`optimize: {' '.join(resolution.optimize) or 'portable'}`",
         "debug": "debug information" if resolution.debug else "",
         "xla": "XLA" if resolution.xla else "no XLA",
@@ -220,7 +220,7 @@ def fix(row: Remedied, context: Context) -> str:
         isinstance(value, Mapping) and "half" in value for change in row.changes for value in change.values()
     )
     memory = _memory_for_one_job(context) if halves else 0
-    return f"Give the build {memory // GIB} GiB of memory or more: it has one job already." if memory else ""
+    return f"Give the build {memory // GIB} GiB of memory or more: it runs only one job already." if memory else ""
 
 
 def _memory_for_one_job(context: Context) -> int:

@@ -66,7 +66,7 @@ class MachineShare:
 
 
 def size(requested: Requested, cost: Cost, machine: Machine) -> BuildResources:
-    """Return jobs and memory for the machine: a TensorFlow compile job needs RAM, and `nproc` of them swap to death.
+    """Return jobs and memory for the machine: TensorFlow's compile jobs need much memory: `nproc` jobs rarely fit.
 
     Raises Incompatible if the profile requests less memory than Bazel and one job need.
     """
@@ -157,7 +157,7 @@ def jobs_in(memory: int, cost: Cost, cpus: int) -> int:
 
 
 def after_memory(resources: BuildResources, *, of_bazel: bool) -> BuildResources | None:
-    """Return the resources for a retry after a process was killed for memory; None if nothing can shrink.
+    """Return the resources for a retry after a process was killed because memory ran out; None if nothing can shrink.
 
     `of_bazel`: Bazel's own heap was too small.
     """

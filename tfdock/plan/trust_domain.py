@@ -97,8 +97,8 @@ def replaces(domain: str, other: str) -> bool:
 def stands_for(record: Mapping[str, Any], domain: str, *, pulled: bool) -> bool:
     """Return whether a recorded build may be used for a build with the same fingerprint in a domain.
 
-    A build in `release` or in the same domain may. Outside `release`, a pulled build may too: the settings name its
-    registry, and a checkout's domain has another name on each machine.
+    A build in `release` or in the same domain may be used. Outside `release`, a pulled build may be used too: the
+    settings name its registry, and a checkout's domain has another name on each machine.
     """
     # A pulled build counts as `release` only if its record says `release`.
     return recorded(record) in (RELEASE, domain) or (pulled and domain != RELEASE)

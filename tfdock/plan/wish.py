@@ -61,7 +61,7 @@ class Wish:
         from tfdock.resolve.starter import starter  # here: most commands name a profile
 
         if not self.gpus:
-            fix = "name a profile that it changes, or a GPU: `--gpu rtx5090`, or `--gpu cpu` for none"
+            fix = "name a profile for it to change, or a GPU: `--gpu rtx5090`, or `--gpu cpu` for none"
             raise ProfileError.of("wish-without-gpu", f"`{self.words}` does not name a GPU", fix)
         lines = {name: value for name, value in self.fields.items() if name not in {"tensorflow", *self.source}}
         start = starter(
@@ -123,15 +123,15 @@ def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: 
         release = name.startswith("tensorflow.") and twice == ["tensorflow"] and name != "tensorflow.release"
         own = name in ("extends", "schema")
         if (twice and not release) or own or (gpu and name.partition(".")[0] in DEVICES):
-            why = "stands only in a profile" if own else "is set by another option"
-            fix = "write it into the profile" if own else "say it once"
+            why = "can be set only in a profile" if own else "is set by another option"
+            fix = "write it into the profile" if own else "set the field once"
             raise ProfileError.of("wish-malformed", f"`--set {text}`: `{name}` {why}", fix)
         said[name] = value.strip()
         if _YAML.fullmatch(said[name]):
             yaml_nodes.parse(said[name], f"--set {text}")  # later, the error would have no line
     if said.get("tensorflow", "").startswith("{"):
         fix = "`--set 'tensorflow.patches=[fix.patch]'`, `--set tensorflow.ref=master`"
-        raise ProfileError.of("wish-malformed", "`tensorflow` is set by its parts", fix)
+        raise ProfileError.of("wish-malformed", "`--set` sets the fields of `tensorflow` one by one", fix)
     # With other parts of the source, the release is a part too.
     if "tensorflow" in said and any(name.startswith("tensorflow.") for name in said):
         said = {("tensorflow.release" if name == "tensorflow" else name): value for name, value in said.items()}

@@ -243,7 +243,7 @@ class TensorFlow(Record):
         if self.archive and not self.sha256:
             raise wrong("`archive` needs its `sha256`", "add `sha256: …`, as `sha256sum` prints it", "archive")
         if self.sha256 and not self.archive:
-            raise wrong("`sha256` belongs to an `archive`", "remove it, or name the `archive`", "sha256")
+            raise wrong("`sha256` belongs to an `archive`", "remove `sha256`, or name the `archive`", "sha256")
         for name in ("ref", "fallback"):
             if getattr(self, name) and (self.archive or self.path):
                 raise wrong(f"`{name}` belongs to a git source", f"remove `{name}`", name)
@@ -351,19 +351,21 @@ class OwnBase(Record):
 
     image: ImageText = Field(description="The image", examples=["registry.example/tensorflow-tools:1"])
     provides: dict[Word, VersionText] | None = Field(
-        None, description="Its tools with their versions; tfdock installs none then", examples=[{"bazel": "6.5.0"}]
+        None,
+        description="The tools in the image, with versions; tfdock then installs no tools",
+        examples=[{"bazel": "6.5.0"}],
     )
 
 
 class HostCompiler(Record):
     """The compiler of the C++ code."""
 
-    name: CompilerName = Field(description="gcc, clang, or one of your own knowledge", examples=["gcc"])
+    name: CompilerName = Field(description="gcc, clang, or a compiler of your own knowledge", examples=["gcc"])
     version: VersionText | None = Field(
-        None, description="Its version, where Debian and Ubuntu put it", examples=["11"]
+        None, description="Its version, at the path where Debian and Ubuntu install it", examples=["11"]
     )
     path: Annotated[Path_, Pattern(r"/.+", "an absolute path (`/usr/bin/gcc-11`)")] | None = Field(
-        None, description="Where it stands in the base image", examples=["/usr/bin/gcc-11"]
+        None, description="The compiler's path in the base image", examples=["/usr/bin/gcc-11"]
     )
 
 
@@ -415,7 +417,7 @@ class Cache(Record):
 
     remote: CacheUrl | None = Field(
         None,
-        description="A remote cache: http, https, grpc or grpcs; credentials never stand here",
+        description="A remote cache: http, https, grpc or grpcs; credentials are not allowed here",
         examples=["grpcs://cache.example:443"],
     )
     executor: ExecutorUrl | None = Field(
@@ -453,14 +455,14 @@ class Profile(Record):
         description="A release, or a source and the release it follows", examples=["2.18.0"]
     )
     python: PythonText | None = Field(
-        None, description="Python of the wheel; the newest the release knows by default", examples=["3.11"]
+        None, description="Python of the wheel; by default the newest that the release supports", examples=["3.11"]
     )
     accelerator: Word | None = Field(
         None, description="cuda, rocm or cpu; by default, the other fields decide", examples=["cuda"]
     )
     gpus: ListOf[GpuName] | Literal["local"] | None = Field(
         None,
-        description="GPU names, or `local` for this machine's; beside a list of targets: GPUs that it must serve",
+        description="GPU names, or `local` for this machine's GPUs; beside targets: GPUs that these must serve",
         examples=[["rtx3080"]],
     )
     compute_capabilities: ListOf[Target] | None = Field(
@@ -498,18 +500,18 @@ class Profile(Record):
     )
     debug: bool | Debug = Field(False, description="Build with symbols and without optimisation")
     base: OwnBase | ImageText | None = Field(
-        None, description="Base image instead of the known one", examples=["ubuntu:22.04"]
+        None, description="Base image in place of the default image", examples=["ubuntu:22.04"]
     )
     runtime: ImageText | None = Field(
         None,
-        description="Image in which the wheel is tried; the known one with its Python by default",
+        description="Image in which the wheel is tried; by default the known image with its Python",
         examples=["python:3.11-slim-bookworm"],
     )
     verify: Verify = Field(Verify(), description="How the finished wheel is checked")
     bazel: Bazel = Field(Bazel(), description="Bazel's version, and additions to its command line")
     resources: Resources = Field(Resources(), description="Limits of the build")
     cache: Cache = Field(Cache(), description="A remote cache, and remote execution")
-    wheel: WheelNaming = Field(WheelNaming(), description="What the wheel is called")
+    wheel: WheelNaming = Field(WheelNaming(), description="The names of the wheel")
     allow_untested: bool = Field(False, description="Build combinations without a known test")
     allow_failing: Sentence | None = Field(
         None,
@@ -576,7 +578,7 @@ class Profile(Record):
         # Otherwise two places could say two versions of one component.
         for name in self.components:
             if getattr(self, name, None) is not None:
-                raise wrong(f"`{name}` stands in the profile already", "keep one", "components", name)
+                raise wrong(f"`{name}` is in the profile already", "keep one", "components", name)
         return self
 
 
@@ -584,7 +586,10 @@ _DEVICE_FIELDS = ("gpus", *TARGET_FIELDS)
 
 
 def json_schema(names: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
-    """Return the profile's JSON Schema, for editors. They suggest the `names` of a field, and accept others."""
+    """Return the profile's JSON Schema, for editors.
+
+    Editors suggest the `names` of a field, and accept other names.
+    """
     schema = Profile.model_json_schema()
     for field, known in (names or {}).items():
         for arm in schema["properties"].get(field, {}).get("anyOf", ()):
@@ -708,7 +713,7 @@ def _check_lengths(document: yaml_nodes.Node, file: str) -> None:
         # Unknown names at the top are told one by one.
         if path and len(children) > _MOST_ENTRIES:
             name = _dotted(path)
-            message = f"`{name}` has {len(children):,} entries; {_MOST_ENTRIES} are the most"
+            message = f"`{name}` has {len(children):,} entries; {_MOST_ENTRIES} are allowed"
             raise ProfileError(node.problem(file, "profile-bad-value", message, "name fewer", field=name))
         nodes += [((*path, key), child) for key, child in children]
 

@@ -16,8 +16,8 @@ from tfdock.profile.yaml_nodes import LOADER
 def edited(text: str, change: Mapping[str, str | None], whole: Mapping[str, str | None]) -> str:
     """Return the text with fields set to values as YAML writes them, or left out where the new value is None.
 
-    `whole` has the new value of each map of which the change sets a part. Who calls reads the text again: it may be
-    spoilt, or empty, where the layout is one that nobody writes, such as all fields on one line.
+    `whole` has the new value of each map of which the change sets a part. The caller must read the text again: for an
+    unusual layout, such as all fields on one line, it may be damaged or empty.
     """
     begin = text[: text.startswith("\ufeff")]  # libyaml leaves a byte order mark out of its places
     text = text[len(begin) :]

@@ -74,7 +74,7 @@ class Node(NamedTuple):
         return self.raw
 
     def problem(self, file: str, code: str, message: str, fix: Fix, **more: Any) -> Problem:
-        """Return a problem with this place; `file` is where a node stands that names no file of its own.
+        """Return a problem with this place; `file` is the file of a node that names none.
 
         `more` are further fields of the problem, such as `field`, `why` and `severity`.
         """
@@ -225,8 +225,8 @@ class _Reader:
             self._refuse(
                 event,
                 "yaml-alias",
-                "anchors (`&`) and aliases (`*`) are not read",
-                "write the value out, or put shared fields into a file named by `extends:`",
+                "anchors (`&`) and aliases (`*`) are not supported",
+                "write the value in full, or put shared fields into a file named by `extends:`",
             )
         if isinstance(event, yaml.SequenceStartEvent):
             self._check_tag(event, "tag:yaml.org,2002:seq")
@@ -264,11 +264,11 @@ class _Reader:
     def _check_tag(self, event: yaml.CollectionStartEvent | yaml.ScalarEvent, expected: str) -> None:
         # Tags can make PyYAML build objects. `!` alone only says "no tag" (YAML 1.1, non-specific tags).
         if event.tag not in (None, "!", expected):
-            self._refuse(event, "yaml-tag", f"the tag `{shown(event.tag)}` is not read", "remove the tag")
+            self._refuse(event, "yaml-tag", f"the tag `{shown(event.tag)}` is not supported", "remove the tag")
 
     def _scalar_kind(self, event: yaml.ScalarEvent) -> str:
         if event.tag is not None and event.tag != "!" and event.tag not in _SCALARS:
-            self._refuse(event, "yaml-tag", f"the tag `{shown(event.tag)}` is not read", "remove the tag")
+            self._refuse(event, "yaml-tag", f"the tag `{shown(event.tag)}` is not supported", "remove the tag")
         if event.tag in _SCALARS:
             return _SCALARS[event.tag]
         # Quoted text is never a number.

@@ -23,7 +23,7 @@ from tfdock.report.redaction import ADDRESS_LOGIN, KnownTexts
 _REMOTE_HEADER = "TFDOCK_REMOTE_HEADER"
 # Login files have kilobytes; whatever is larger is none.
 _MOST = 1 << 20  #: At most this many bytes of a file are read.
-_DEEP = 3  #: Parts of a path, `/` among them, that it needs to identify anybody: `/tmp` is in every log.
+_DEEP = 3  #: A path with fewer parts (`/` is one) identifies nobody: `/tmp` is in every log.
 # A name ends there or goes on with a capital, a dash or a line below, and is not that of another thing: `TOKEN_FILE`.
 _SECRET_NAME = re.compile(
     r"(?i:passw(?:or)?d|pass[_-]?phrase|secret(?:[_-]?key)?|token|credentials?|(?:api|access|private|account)[_-]?key"
@@ -41,8 +41,9 @@ _OF_USERS = ("USER", "USERNAME", "LOGNAME", "ACTOR", "USER_LOGIN", "USER_NAME", 
 def known_texts(
     settings: Settings, environment: Mapping[str, str] | None = None, profile: object = None, installed: str = ""
 ) -> KnownTexts:
-    """Return what is secret or personal here: so are the folder of the `profile` at that path, and that of an
-    `installed` environment.
+    """Return the secret and personal texts of this machine.
+
+    The folders of the `profile` at that path and of an `installed` environment count as personal.
     """
     environment = os.environ if environment is None else environment
     # A run document may be a stranger's, and no path holds a NUL.

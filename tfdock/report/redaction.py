@@ -19,7 +19,7 @@ ADDRESS_LOGIN = re.compile(
 )
 #: Texts with fewer characters are not replaced: they occur in any word.
 _SHORTEST_SECRET, _SHORTEST_NAME = 5, 3
-#: Names that many machines have, and values of no secret. Replacing them would remove half of a log.
+#: Names that many machines have, and values that are no secrets. Replacing them would remove half of a log.
 _GENERIC = {
     "admin", "bazel", "build", "builder", "buildkitsandbox", "ci", "container", "cuda", "debian", "default", "dev",
     "docker", "false", "fedora", "git", "gpu", "home", "host", "jenkins", "linux", "localhost", "localdomain",

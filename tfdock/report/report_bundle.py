@@ -70,7 +70,7 @@ class ReportBundle:
 def bundle(subject: ReportSubject, settings: Settings, preparer: Preparer) -> ReportBundle:
     """Collect what is known of a failure, replace known secrets and names, and return the packed report.
 
-    Raises ProfileError for a log that is not text and of no run of ours.
+    Raises ProfileError for a log that is not text and belongs to no run of tfdock.
     """
     notes = list(subject.notes)
     diagnosis, excerpt = _read_log(subject, preparer, notes)
@@ -220,7 +220,7 @@ def _texts(profile: Mapping[str, Any] | None, notes: list[str]) -> dict[str, str
     if isinstance(lock, dict):
         texts[_name("profile", lock.get("file"))] = lock.get("text")
         if not lock.get("used"):
-            notes.append("the lock lies beside the profile; the run did not go by it")
+            notes.append("the lock lies beside the profile; the run did not use it")
     else:
         notes.append("there is no lock beside the profile")
     return {name: text[:_LONGEST_TEXT] for name, text in texts.items() if isinstance(text, str)}
@@ -264,12 +264,12 @@ def _safe_path(name: str) -> str:
 def _readme(files: Iterable[str], notes: Iterable[str], removed: Mapping[str, int]) -> str:
     lines = [
         f"A report of `tfdock report --bundle` (tfdock {__version__}, {SCHEMA}).",
-        "Look through it before you send it: a secret that is in no variable or login of yours is still in it.",
+        "Look through it before you send it: a secret that is in none of your variables and logins was not removed.",
         "",
         "files",
         *(f"  {name}  {_CONTENT.get(name, 'the profile, those that it extends, its lock')}" for name in files),
         "",
-        "taken out, and how often",
+        "removed, and how often",
         *([f"  {kind}: {count}" for kind, count in removed.items()] or ["  nothing"]),
         *(["", "to know", *(f"  {note}" for note in notes)] if notes else []),
     ]
@@ -278,7 +278,7 @@ def _readme(files: Iterable[str], notes: Iterable[str], removed: Mapping[str, in
 
 _CONTENT = {
     "diagnosis.json": "the result of `tfdock diagnose` for the whole log",
-    "environment.json": "tfdock, knowledge, machine, settings: as they were when this was made, not when the run was",
+    "environment.json": "tfdock, knowledge, machine, settings: at the time of this report, not of the run",
     "installed.json": "the result of `tfdock doctor --python` for an environment with TensorFlow",
     "log.txt": "the lines around those that the diagnosis names, and the end of the log",
     "plan.json": "every value and command of the build",

@@ -52,7 +52,7 @@ class ReportSubject:
 def subject_of(
     name: str | None, profile: str | None, house: Wheelhouse, state: Path, preparer: Preparer
 ) -> ReportSubject:
-    """Return what `name` names: a record, a log, a folder of them, a build id or a profile; for None the newest run
+    """Return the run of a record, a log, a folder of them, a build id or a profile; for None the newest run
     that failed. `profile` is the profile that was built, used where no document has kept it.
 
     Raises ProfileError: `no-failed-run`, or `nothing-to-report` for a name that is none of these.
@@ -61,7 +61,7 @@ def subject_of(
     if profile and subject.profile is None:
         return _add_profile(subject, preparer, profile)
     if profile:
-        note = "the profile is the copy beside the log, not the one of `--profile`"
+        note = "the profile is the copy beside the log, not the profile of `--profile`"
         return replace(subject, notes=(*subject.notes, note))
     return subject
 
@@ -110,7 +110,7 @@ def _from_run_document(path: UntrustedPath) -> ReportSubject:
     document = load_document(path) or {}
     run = path.name.removesuffix(RUN_SUFFIX)
     record = _load_record(path.parent / _RECORD)
-    notes = [] if document else [f"{path.name} cannot be read: the profile and the plan are not in it"]
+    notes = [] if document else [f"{path.name} cannot be read: this report has neither the profile nor the plan"]
     if record:
         notes.append("record.json is of another run of this build, which succeeded")
     if document and not any(name in document for name in ("problems", "error")):
@@ -190,11 +190,13 @@ def _from_profile(name: str, house: Wheelhouse, state: Path, preparer: Preparer)
         raise
     newest = next((path for path in failed_runs(house, state)[:_MOST_RUNS] if _is_run_of(path, now)), None)
     if newest is None:
-        return replace(now, notes=(*now.notes, f"no failed run of it in {house.root}: there is no log"))
+        return replace(now, notes=(*now.notes, f"no failed run of this build in {house.root}: there is no log"))
     then = _from_run_document(newest)
     notes = [*then.notes, *now.notes]
     if then.run_document and then.run_document.get("fingerprint") != now.fingerprint:
-        notes.append("the profile, the knowledge or the lock has changed since: the plan is that of the run")
+        notes.append(
+            "the profile, the knowledge or the lock has changed since: the plan in this report is the plan of the run"
+        )
     return replace(
         then,
         file=then.file if then.profile else now.file,
@@ -219,7 +221,7 @@ def _add_profile(subject: ReportSubject, preparer: Preparer, name: str) -> Repor
     if subject.plan is None:
         notes = [*(note for note in notes if note != _NOBODYS), "the plan was made for this report"]
     if then and then != now.fingerprint:
-        notes.append("the profile has changed since the build: its fingerprint is another one")
+        notes.append("the profile has changed since the build: its fingerprint differs")
     return replace(
         subject,
         profile=now.profile,
@@ -241,7 +243,7 @@ def _plan_now(name: str, preparer: Preparer) -> ReportSubject:
             problems=error.problems,
             file=str(file),
             profile=_refused_profile(Path(file), preparer),
-            notes=("the profile is refused as it is now",),
+            notes=("the present profile is refused",),
         )
     plan = prepared.plan
     return ReportSubject(

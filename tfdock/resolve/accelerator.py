@@ -128,7 +128,7 @@ def _evidence(question: Question) -> Iterable[tuple[str, str]]:
 
 
 def component_fields(question: Question) -> dict[str, str]:
-    """Return the field with the version of each component, of the profile or of an accelerator."""
+    """Return component -> the profile's field for its version, for all known components and those in the profile."""
     names = {name for row in question.knowledge.accelerators.values() for name in row.components}
     fields = {
         name: name if hasattr(question.profile, name) else f"components.{name}"
@@ -228,8 +228,8 @@ def _refuse_unused(question: Question, accelerator: Accelerator, asked: Mapping[
             question.notes.refuse(
                 "component-unused",
                 component_fields(question)[name],
-                f"a {accelerator.accelerator} build takes no version of `{name}`",
-                why=f"it takes those of {takes}; what else it needs TensorFlow brings in a version of its own",
+                f"a {accelerator.accelerator} build uses no version of `{name}`",
+                why=f"it uses versions of {takes}; TensorFlow brings its own versions of everything else",
             )
     if question.profile.compiler and not accelerator.compilers:
         question.notes.refuse(
@@ -258,10 +258,12 @@ def _refuse_other_machines(
         machine = machine_of(knowledge, gpu)
         if machine in (None, here):
             continue
-        base = "" if any(row.machine == machine for row in knowledge.images) else ", with a base image of yours"
+        base = "" if any(row.machine == machine for row in knowledge.images) else ", with your own base image"
         # A user who writes the CUDA version in this field rarely has such a GPU.
         mistaken = gpu.target in asked_components(question).values()
-        why = f"{gpu.target} is the version of another field here; a compute capability is the GPU's (`tfdock gpus`)"
+        why = (
+            f"{gpu.target} is also a version in another field; this field is for the GPU's capability (`tfdock gpus`)"
+        )
         question.notes.find(
             RuleFinding(
                 code="gpu-other-machine",
@@ -291,7 +293,7 @@ def _official_targets(question: Question, combination: Combination) -> list[Requ
             "targets-missing",
             "accelerator",
             f"the GPUs of the official TensorFlow {combination.release.release} are not known",
-            why=f"neither `gpus` nor `{combination.accelerator.target_field}` says it either",
+            why=f"neither `gpus` nor `{combination.accelerator.target_field}` names them either",
         )
     path = (
         combination.place(combination.accelerator.toolkit or "")
@@ -316,7 +318,7 @@ def _supported_official_targets(question: Question, combination: Combination) ->
         wanted for wanted in combination.targets if not _has_finding(replace(combination, targets=[wanted]), rules)
     ] or combination.targets
     reason = "the official wheel's list" + (
-        "" if len(able) == len(combination.targets) else ", as far as this build can have it"
+        "" if len(able) == len(combination.targets) else ", without targets that this build cannot have"
     )
     row = f"releases.yaml {combination.release.release}"
     question.notes.choose("targets", ", ".join(wanted.target for wanted in able), row, reason)

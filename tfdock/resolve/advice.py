@@ -209,7 +209,7 @@ def pip_install(wheel: AdvisedWheel) -> str:
 def same_official(knowledge: KnowledgeBase, profile: Profile, resolution: Resolution) -> SameOfficial | None:
     """Return the official wheel of a build's release and Python, if it runs on all GPUs of the profile without JIT.
 
-    None, too, if the profile requests something that the official wheel lacks.
+    Also None if the profile requests something that the official wheel lacks.
     """
     release, accelerator = resolution.release, resolution.accelerator
     if profile.source.is_own or any(is_set(profile, name) for name in _ALTERS):
@@ -330,7 +330,7 @@ class _Wanted:
     def reasons_apart(self) -> tuple[str, ...]:
         """Return why no wheel serves all GPUs, a line each: their compilers, or the machines that hold them."""
         if len({self.machine(gpu) for gpu in self.gpus}) > 1:
-            return tuple(f"{gpu.gpu} stands beside a CPU of {self.machine(gpu)}" for gpu in self.gpus)
+            return tuple(f"{gpu.gpu} is sold with a CPU of {self.machine(gpu)}" for gpu in self.gpus)
         return apart(self.knowledge, self.accelerator, [(gpu.gpu, gpu.target) for gpu in self.gpus])
 
     # --- the official wheel ---------------------------------------------------------------------------------------
@@ -471,7 +471,7 @@ class _Wanted:
             if targets == exact and not bare:
                 yield "", "", ""
             elif targets:
-                comment = "" if targets == exact else f"The fewest that run on {whom} without JIT."
+                comment = "" if targets == exact else f"The fewest targets that run on {whom} without JIT."
                 yield field, f"[{', '.join(targets)}]", comment
 
     def _exact_targets(self, release: Release) -> tuple[str, ...]:
@@ -615,7 +615,7 @@ class _Draft:
             # YAML would read `12.10` as the number 12.1.
             written = value if value.isalpha() else f'"{value}"'
             lines += [*_comment(f"{reason[:1].upper()}{reason[1:]}." if reason else ""), f"{name}: {written}"]
-        lines += [] if self.xla else ["# XLA uses no GPU as old as this.", "xla: false"]
+        lines += [] if self.xla else ["# XLA uses no GPU of this age.", "xla: false"]
         lines += ["# Nobody is known to have tested this.", "allow_untested: true"] if self.untested else []
         return "\n".join(lines) + "\n"
 

@@ -75,7 +75,7 @@ class TargetFacts:
     toolkit_driver_windows: str | None  #: The same on Windows.
     needs_driver: str | None  #: The required driver: the newer of the two.
     needs_driver_windows: str | None  #: The same on Windows.
-    reports: tuple[str, ...]  #: Sentences about such GPUs in forks of TensorFlow and at users.
+    reports: tuple[str, ...]  #: Sentences about such GPUs in forks of TensorFlow and in reports of users.
     open_modules: bool  #: Whether the GPU needs the driver's open kernel modules.
 
 
@@ -101,7 +101,7 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
     exact = len(Version(asked).parts) > len(Version(row.release).parts)
     if exact and row.patches and asked not in row.patches:
         message = f"TensorFlow {asked} does not exist; of {row.release} there are {', '.join(row.patches)}"
-        fix = f"take `{row.newest}`, or `{row.release}` for the newest of them"
+        fix = f"take `{row.newest}`, or `{row.release}` for its newest version"
         raise ProfileError.of("release-unknown", message, fix, field="tensorflow")
     return row, asked if exact else row.newest
 
@@ -263,7 +263,7 @@ def release_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
     """Return which releases take a target: `TensorFlow 2.5 or newer`."""
     releases = [release.release for release in facts.releases]
     if not releases:
-        return "no release of TensorFlow itself is known to take it"
+        return "no release of TensorFlow itself is known to support it"
     newest = max(knowledge.releases, key=Version)
     return f"TensorFlow {_range_words(spans(releases, knowledge.releases), releases[-1] == newest)}"
 

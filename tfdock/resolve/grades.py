@@ -116,7 +116,7 @@ class Reports:
     def failures(self, places: Mapping[str, str]) -> Iterator[RuleFinding]:
         """Yield the known failures. `places` maps a part to the field that asks for it.
 
-        It is only a doubt if an edit fixes it but no build with just this edit is known.
+        A failure is only a doubt if an edit fixes it but no build with just this edit is known.
         """
         for row in self._failed + ([] if self._covered else self._mended):
             of = [*(f"{self._titles.get(name, '')} {self._facts[name]}".strip() for name in row.parts), *row.options]
@@ -127,7 +127,7 @@ class Reports:
                 found = self._failure(row, path, told)
                 yield replace(found, weight="doubt", why=sentences(str(edits[0].unverified or ""), found.why))
             elif others := self._who_built(row):
-                told = f"{message} failed for some and was built by others"
+                told = f"{message} failed for some users and was built by others"
                 yield self._failure(row, path, told, f"built by {self._named(others)}")
             else:
                 yield self._failure(row, path, f"{message} is known to fail")
@@ -194,7 +194,7 @@ class Reports:
             return _choice("known-to-fail", "known to fail, and allowed")
         if untested:
             edited = f"; with an edit by {self._named(self._edited)}" if self._edited else ""
-            return _choice("untested", f"no build of it is known{edited}")
+            return _choice("untested", f"no such build is known{edited}")
         if edits:
             made = ", ".join(edit.edit for edit in edits)
             by = self._named(self._covered) if self._covered else "builds with the compiler of the base image"
@@ -205,10 +205,14 @@ class Reports:
         aside = f"; of {' and '.join(without)} no report is known" if without else ""
         if self._between:
             parts = " and ".join(self._between)
-            return _choice("tested", f"not as a whole: {parts} in other builds, which the warnings name{aside}")
+            return _choice(
+                "tested", f"no such build is known, but builds with {parts}, which the warnings name{aside}"
+            )
         if self._built:
             return _choice("built", f"by {self._named(self._built)}{aside}")
-        return _choice("tested", f"the release's own tables list it; no report of such a build is known{aside}")
+        return _choice(
+            "tested", f"the release's own tables list the parts; no report of such a build is known{aside}"
+        )
 
     def _named(self, rows: Sequence[ReportedBuild]) -> str:
         dates: dict[str, str] = {}

@@ -52,7 +52,7 @@ class WheelNameParts:
     def local_version(self) -> str | None:
         """The difference of this wheel from the official one (`cuda12.5.sm86`); None without a difference.
 
-        At most 128 characters, as the wheel's whole name must be a file's.
+        At most 128 characters, because the wheel's whole name must be valid as a file name.
         """
         toolkit = [f"{name}{Version(version).minor}" for name, version in self.components if name == self.toolkit]
         return _fitting(lambda most: ".".join((*toolkit, *self._words(most), *self._source))) or None

@@ -320,7 +320,7 @@ class _Decision:
                 "release-unknown",
                 path,
                 f"TensorFlow {asked} is not known",
-                why=f"known releases: {known[0]}, the first that is built here, to {known[-1]}",
+                why=f"known releases: {known[0]} to {known[-1]}; tfdock builds no older ones",
                 fix=by_rules if Version(newest) < asked else "add a row to a folder given by `--knowledge`",
             )
             self.notes.stop_if_refused()
@@ -374,7 +374,7 @@ class _Decision:
             title = accelerator.titles.get(accelerator.accelerator, accelerator.accelerator)
             field = "archive" if self.profile.source.archive else "git"
             message = f"{getattr(self.profile.source, field)} is not known to be built for {title}"
-            why = f"what is known of TensorFlow {release.release} for {title} is of {known.git}"
+            why = f"the known facts about TensorFlow {release.release} for {title} are about {known.git}"
             self.notes.doubt("component-untested", f"tensorflow.{field}", message, why=why)
 
     def _reports(
@@ -476,14 +476,16 @@ class _Decision:
         wanted = {"bazel": bazel, host_compiler: host.version if isinstance(host, HostCompiler) else None}
         for tool, version in provides.items():
             if tool not in known:
-                message = f"`provides` is for {', '.join(sorted(known))}, and not for {tool}"
+                message = f"`provides` is for {', '.join(sorted(known))}, not for {tool}"
                 self.notes.refuse("image-without-tool", "base.provides", message, fix="remove it")
             elif tool == "bazel" and (len(Version(version).parts) < 3 or not version.replace(".", "").isdigit()):
-                message = f"`provides` says bazel {version}, and Bazel is compared in full"
+                message = f"`provides` says bazel {version}, but Bazel needs its full version"
                 self.notes.refuse("image-without-tool", "base.provides", message, fix="write it as `7.4.1`")
             elif (asked := wanted.get(tool)) and not Version(version).matches(Version(asked)):
                 message = f"{base} provides {tool} {version}, not {asked}"
-                self.notes.refuse("image-without-tool", "base.provides", message, fix=f"take one with {tool} {asked}")
+                self.notes.refuse(
+                    "image-without-tool", "base.provides", message, fix=f"use an image with {tool} {asked}"
+                )
         if lacking:
             message = f"`provides` names no {' and no '.join(lacking)}, and nothing is installed in {base}"
             fix = "write its version there if the image has it"
@@ -592,7 +594,7 @@ class _Decision:
             wants[0] if wants else "base",
             f"{self._image_words()} has no {tool}",
             why=f"{base}; the build reads its path (`{missing.row}`)",
-            fix="name an image that has it in a row of `images.yaml` in a `--knowledge` folder",
+            fix="add a row for an image that has it to `images.yaml` in a `--knowledge` folder",
         )
         self.notes.stop_if_refused()
 
@@ -713,7 +715,7 @@ class _Decision:
             "host_compiler",
             f"{self._image_words()} has no {name} {version}",
             why=f"{base} has {name} {', '.join(listed)}" if listed else "",
-            fix="say where it stands in an image of your own: `base:` and `host_compiler: {name: …, path: …}`",
+            fix="name its path in an image of your own: `base:` and `host_compiler: {name: …, path: …}`",
         )
         return ""
 
@@ -778,7 +780,9 @@ class _Decision:
         if optimize == "portable":
             features = (row for row in self.knowledge.cpu_features.values() if row.machine == self.question.machine)
             more = [row.feature for row in features if row.official and applies(release, row.official)]
-            slower = f"the official wheel wants {' and '.join(more)}, and is quicker: `optimize: [{', '.join(more)}]`"
+            slower = (
+                f"the official wheel requires {' and '.join(more)}, and is quicker: `optimize: [{', '.join(more)}]`"
+            )
             reason = sentences("runs on every CPU of its kind that the release supports", slower if more else "")
             self.notes.choose("optimize", "portable", "default", reason)
             return ()
@@ -861,7 +865,7 @@ class _Decision:
     def _local_version(self, names: WheelNameParts) -> str | None:
         asked = self.profile.wheel.local_version
         local = asked or names.local_version
-        source, reason = _asked_or_default(asked is not None, "tells the wheel from the official one")
+        source, reason = _asked_or_default(asked is not None, "distinguishes the wheel from the official wheel")
         self.notes.choose("wheel.local_version", local or "none", source, reason)
         return local
 
@@ -907,7 +911,7 @@ class _Decision:
         if row is None:
             self.notes.choose("runtime", "none", "runtimes.yaml", f"no clean image with Python {python} is known")
             return None
-        doubt = "; not yet pulled here" if row.unverified else ""
+        doubt = "; this project has not pulled it" if row.unverified else ""
         self.notes.choose("runtime", row.image, "runtimes.yaml", f"a clean image with this Python{doubt}")
         return ImageRef.parse(row.image)
 

@@ -52,7 +52,7 @@ def read_text(
 def resolve_text(
     text: str, knowledge: KnowledgeBase, *, file: str = "", machine: str = "x86_64", suggest: bool = True
 ) -> Resolution:
-    """Return the resolution of a text; raises ProfileError and Incompatible, the latter as asked with suggestions."""
+    """Return the resolution of a text; raises ProfileError, or Incompatible, with suggestions if `suggest` is set."""
     profile, resolver = read_text(text, knowledge, file=file, machine=machine)
     return resolve_or_suggest(resolver, profile) if suggest else resolver.resolve(profile)
 
@@ -66,4 +66,4 @@ def _own_image(resolver: Resolver, profile: Profile, ways: Sequence[Suggestion])
         return ""
     if resolver.attempt(changed(profile, {"base": asked["base"]})) or not resolver.attempt(changed(profile, asked)):
         return ""
-    return "an image of your own could try it, untested: `allow_untested: true`, `base: …`"
+    return "you could try it, untested, with an image of your own: `allow_untested: true`, `base: …`"

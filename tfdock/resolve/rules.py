@@ -132,7 +132,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
         yield RuleFinding(
             code="component-disputed",
             path=combination.place(name),
-            message=f"sources disagree whether {release} takes {title} {value}",
+            message=f"sources disagree whether {release} supports {title} {value}",
             why=f"it was tested with {support.tested}",
             weight="warning",
         )
@@ -140,15 +140,15 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
         yield RuleFinding(
             code="component-not-accepted",
             path=combination.place(name),
-            message=f"{release} takes exact {title} versions only, and {asked} is none of them",
-            why=f"it downloads {title} itself, from its own list: {', '.join(support.accepted)}",
+            message=f"{release} accepts only the {title} versions of its list, and {asked} is not in it",
+            why=f"the release downloads {title} itself, from its own list: {', '.join(support.accepted)}",
         )
     elif support.closed and value in support.uncertain:
         yield RuleFinding(
             code="component-untested",
             # A component that was not requested follows the toolkit.
             path=combination.place(name if name in combination.asked else combination.accelerator.toolkit or name),
-            message=f"{title} {value} was added to {release} about when it was cut",
+            message=f"{title} {value} was added to the source of {release} at about the time of the release",
             why="no such build is known",
             weight="doubt",
             part=name,
@@ -241,17 +241,17 @@ def release_can_express_targets(combination: Combination) -> Iterator[RuleFindin
                 code="capability-needs-ptx",
                 path=wanted.path,
                 message=f"TensorFlow {release.release} cannot compile SASS alone",
-                why="it takes capabilities only as `x.y`, which means SASS and PTX; "
-                f"{wanted.who} wants `{wanted.target}`, which is SASS",
+                why="the release accepts capabilities only as `x.y`, which means SASS and PTX; "
+                f"{wanted.who} asks for `{wanted.target}`, which is SASS",
             )
         elif not can_express_target(release, accelerator, wanted.target):
             unsure = bool(re.fullmatch(release.capability_doubt or "", wanted.target))
-            knows = "is not known to take" if unsure else "does not take"
+            knows = "is not known to accept" if unsure else "does not accept"
             yield RuleFinding(
                 code="capability-syntax",
                 path=wanted.path,
                 message=f"TensorFlow {release.release} {knows} the capability `{wanted.target}`",
-                why=f"{wanted.who} wants it; the release takes what matches `{release.capability_pattern}`",
+                why=f"{wanted.who} asks for it; the release accepts what matches `{release.capability_pattern}`",
                 weight="doubt" if unsure else "error",
             )
 
@@ -269,7 +269,7 @@ def release_uses_the_target(combination: Combination) -> Iterator[RuleFinding]:
                 path=wanted.path,
                 message=f"TensorFlow {combination.release.release} {uses} {gpu} at run time",
                 why=sentences(
-                    f"{wanted.who} wants it; the release uses {', '.join(allowed)}",
+                    f"{wanted.who} asks for it; the release uses only {', '.join(allowed)}",
                     *reports(combination.knowledge, combination.accelerator.accelerator, gpu),
                     "" if unsure else combination.symptom("runtime-target", wanted.target),
                 ),
@@ -366,7 +366,7 @@ def compiler_reads_release(combination: Combination) -> Iterator[RuleFinding]:
             message=f"{combination.compiler} of {combination.title(name)} {combination.toolkit_version} "
             f"is not known to compile TensorFlow {combination.release.release}",
             why=sentences(
-                f"that of {combination.title(name)} {oldest} is the first that is",
+                f"the first that is known to is that of {combination.title(name)} {oldest}",
                 prevented(combination.symptom("compiler-untested")),
             ),
             weight="doubt",
@@ -387,7 +387,7 @@ def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
             message=f"{combination.compiler} {combination.compiler_version} cannot read the headers of "
             f"{combination.component_text(name)}",
             why=sentences(
-                f"{combination.title(name)} {newest} is the newest it compiles",
+                f"{combination.title(name)} {newest} has the newest headers that it can read",
                 prevented(combination.symptom("compiler-toolkit")),
             ),
         )
@@ -463,7 +463,7 @@ def gpus_are_served(combination: Combination) -> Iterator[RuleFinding]:
             yield RuleFinding(
                 code="gpu-not-served",
                 path=path,
-                message=f"{gpu.gpu} ({gpu.target}) would not run what is compiled: {', '.join(targets)}",
+                message=f"{gpu.gpu} ({gpu.target}) cannot run the compiled code: {', '.join(targets)}",
                 why=sentences(verdict.reason, prevented(combination.symptom("gpu-not-served", gpu.target))),
             )
         elif not verdict.starts_at_once:

@@ -132,7 +132,11 @@ def check_together(knowledge: KnowledgeBase, devices: StarterDevices) -> None:
     names = [name for name, _ in (*named, *listed)]
     which = f"no single wheel serves {devices.words}" if len(names) > 1 else f"no wheel is known for {names[0]}"
     each = [f"`tfdock init {name} --gpu {name}`" for name in names if len(names) > 1]
-    fix = f"make a profile for each: {', '.join(each)}" if each else f"`tfdock advise --gpu {names[0]}` says more"
+    fix = (
+        f"make a profile for each: {', '.join(each)}"
+        if each
+        else f"`tfdock advise --gpu {names[0]}` prints the reasons"
+    )
     raise Incompatible.of("target-not-in-toolkit", which, fix, why="; ".join(why))
 
 
@@ -194,7 +198,7 @@ def _lines(
 
 
 def taken_targets(knowledge: KnowledgeBase, devices: StarterDevices, release: str) -> list[str]:
-    """Return the listed targets as a release takes them: `compute_35` for `sm_35` where it makes no SASS alone."""
+    """Return the listed targets as a release takes them: `compute_35` for `sm_35` if it cannot make SASS alone."""
     try:
         row, _ = release_named(knowledge, release)
     except ProfileError:  # a wrong option: the resolution of the profile reports it
@@ -214,19 +218,19 @@ def device_line(knowledge: KnowledgeBase, devices: StarterDevices, release: str)
 
 def _commented(devices: StarterDevices, lines: Sequence[str], *, newest: bool) -> Iterator[str]:
     """Yield the lines, each after a comment that explains it."""
-    release = "The newest release that can be built so" if newest else "The release"
+    release = "The newest release that can be built this way" if newest else "The release"
     comments = {
         "tensorflow": f"{release}; `tfdock releases` lists all.",
         "python": "The Python the wheel is for.",
         "gpus": "Machine code for exactly these GPUs; `tfdock gpus` knows the names, `local` is this machine's.",
-        devices.accelerator.target_field: "Machine code for exactly these; `compute_86` adds PTX for newer GPUs.",
+        devices.accelerator.target_field: "Code for these targets only; `compute_86` adds PTX for newer GPUs.",
         "accelerator": "For machines without GPU. With one, write `gpus: [rtx3080]` instead.",
     }
     if not devices.accelerator.capabilities:
-        comments[devices.accelerator.target_field] = "Machine code for exactly these."
+        comments[devices.accelerator.target_field] = "Machine code for these targets only."
     if devices.accelerator.toolkit:
-        comments[devices.accelerator.toolkit] = "What the release takes, and these GPUs need."
-    yield f"# A TensorFlow wheel for {devices.words}. `tfdock schema` lists all that can be said here."
+        comments[devices.accelerator.toolkit] = "A version that the release accepts and these GPUs need."
+    yield f"# A TensorFlow wheel for {devices.words}. `tfdock schema` lists all fields."
     for line in lines:
         comment = comments.get(line.partition(":")[0])
         if comment:

@@ -51,7 +51,7 @@ def host_compiler_of(question: Question, release: Release, devices: ChosenDevice
         question.notes.doubt(
             "host-compiler-untested",
             "host_compiler",
-            f"TensorFlow {release.release} is not known to take {name} beside {beside}",
+            f"TensorFlow {release.release} is not known to accept {name} beside {beside}",
             why=f"there its C++ code is compiled by {default}",
             part="host_compiler",
         )
@@ -154,7 +154,7 @@ class Bases:
         of = distribution_of(knowledge, image.image)[0]
         provides = "say what the image has: `base: {image: …, provides: {python: …, gcc: …, bazel: …}}`"
         if like and not like.apt and (exact or image.packages):
-            message = f"`base` {base} is {like.distribution}, and what a build needs is installed with apt"
+            message = f"`base` {base} is {like.distribution}, and tfdock installs a build's tools with apt"
             yield RuleFinding(code="image-without-tool", path="base", message=message, fix=provides)
         elif like and exact and not image.packages:
             yield RuleFinding(
@@ -162,7 +162,7 @@ class Bases:
                 path="base",
                 message=f"`base` {base} is {'plain ' if is_plain(base) else ''}{like.distribution}: "
                 "Bazel and the release's compilers are not in it",
-                why=f"what is known for TensorFlow {release} is {image.image}, on which nothing is installed",
+                why=f"the known image for TensorFlow {release} is {image.image}, in which nothing is installed",
                 fix=self._others() or "name an image with these tools",
             )
         elif named and like and exact and of and like is not of:
@@ -170,7 +170,7 @@ class Bases:
                 code="image-without-tool",
                 path="base",
                 message=f"{like.distribution} may lack {' and '.join(named)}, which {of.distribution} has",
-                why=f"they are installed for TensorFlow {release}; where one is missing the image step fails",
+                why=f"these packages are installed for TensorFlow {release}; if one is missing, the image step fails",
                 weight="warning",
             )
 
@@ -219,7 +219,7 @@ def _compiler_findings(
         yield RuleFinding(
             code="host-compiler-too-new",
             path=name,
-            message=f"{title} {row.version} takes no {name} newer than {newest}",
+            message=f"{title} {row.version} accepts no {name} newer than {newest}",
             why=prevented(symptoms.get("host-compiler-too-new")),
         )
     elif oldest and Version(version) < Version(oldest):
@@ -371,7 +371,7 @@ def _contradicted(question: Question, config: str, facts: Mapping[str, str]) -> 
 
 
 def check_flags(question: Question, release: Release) -> None:
-    """Refuse flags that set a variable of the contract, or the CPU: they would win over the profile's own fields."""
+    """Refuse flags that set a variable of the contract, or the CPU: they would override the profile's own fields."""
     rows = [row for row in question.knowledge.variables if applies(release, row.releases)]
     ours = {(option, row.variable) for row in rows for option in _ENVIRONMENT_FLAGS}
     ours |= {("--define", row.define) for row in rows if row.define}
@@ -384,7 +384,7 @@ def check_flags(question: Question, release: Release) -> None:
                 "flag-is-a-choice",
                 f"bazel.flags[{index}]",
                 f"`{option}={name}` is decided by the profile's own fields",
-                why="the flag would come last and win: the build would not match its name and record",
+                why="the flag would come last and override the field: the build would not match its name and record",
             )
 
 
@@ -410,7 +410,7 @@ def check_native(question: Question) -> None:
                 path,
                 f"`{option}` is decided by `optimize`",
                 why="the name of a wheel for this machine's CPU must state this",
-                fix="remove it, or write `optimize: native`",
+                fix="remove the option, or write `optimize: native`",
             )
     shared = [f"cache.{name}" for name in ("remote", "executor") if getattr(question.profile.cache, name)]
     if native and shared:

@@ -35,7 +35,7 @@ def run(
     hidden: Sequence[str] = (),
     stop_signal: str = "INT",
 ) -> tuple[ContainerState, bool]:
-    """Run a container; return how it ended, and whether a process in it was killed for memory.
+    """Run a container; return how it ended, and whether a process in it was killed because memory ran out.
 
     The texts in `hidden` are removed from the output. A stop or the time limit sends `stop_signal`, then
     KILL if needed, and raises. The container is not removed.

@@ -54,7 +54,7 @@ class DiskSpace:
             return "no free space that can be measured"
         total, free = seen
         least = _format_size(least_free(total))
-        return f"{_format_size(free)} of {_format_size(total)} left, of which {least} shall stay free"
+        return f"{_format_size(free)} of {_format_size(total)} left, but {least} must stay free"
 
     def error(self, phase: str, progress: str, kept: str) -> DiskFull:
         """Return the error of a stopped build: free space of every disk, large folders of the cache, what to delete.

@@ -43,7 +43,8 @@ class RunEntry:
     staging: str
     output: str
     engine: str = ""  #: The engine with the run's containers and volumes.
-    step: str = ""  #: The container of the last step of its image: the builder labels those with no run.
+    #: The container of the last step of its image: the builder does not label such containers with the run.
+    step: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> RunEntry | None:
@@ -114,7 +115,7 @@ def killed_runs(state: Path) -> list[RunEntry]:
 
 
 def strange_paths(state: Path) -> list[StrangePath]:
-    """Return the paths in the journal that are no entry of this user's runs. Raises as `killed_runs`."""
+    """Return the paths in the journal that are no entry of this user's runs. Raises the errors of `killed_runs`."""
     return [path for path in _ended_runs(state) if isinstance(path, StrangePath)]
 
 

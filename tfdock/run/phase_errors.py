@@ -60,7 +60,10 @@ class PhaseErrors:
         return replace(problem, message=f"{message}\n  log: {self.log}")
 
     def container_error(self, status: int | None, *, memory: bool) -> TfdockError:
-        """Return the error for a container that failed. `memory`: a process in it was killed for memory."""
+        """Return the error for a container that failed.
+
+        `memory`: a process in it was killed because memory ran out.
+        """
         kill = find_memory_kill((*self.errors, *self.tail))
         of_bazel = status == _BAZEL_OUT_OF_MEMORY or (kill is not None and kill.program == HEAP)
         # Memory first: what a kill leaves behind may look like any other failure.
@@ -70,7 +73,7 @@ class PhaseErrors:
             how = "killed" if status == _KILLED else f"stopped (exit status {status})"
             return EngineLost.of(
                 "container-killed",
-                f"the container of phase {self.phase} was {how} from outside, and not for memory",
+                f"the container of phase {self.phase} was {how} from outside, and not because memory ran out",
                 "was the engine restarted? Run the same command again: it resumes from the cache",
             )
         # On a full disk a compiler's messages are lost too: Bazel keeps them in a file until the action ends.
@@ -91,7 +94,7 @@ class PhaseErrors:
             Problem(
                 f"{self.phase}-failed",
                 f"{outcome} in phase {self.phase}{reason}",
-                "read the log from its first error; `tfdock shell PROFILE` opens the same image to try things",
+                "read the log from its first error; `tfdock shell PROFILE` opens the same image for experiments",
                 compiler_errors=compiler_errors,
             ),
             status=status,
@@ -106,9 +109,9 @@ class PhaseErrors:
         if of_bazel:
             message = f"{HEAP} of {gib(self.resources.heap)} was too small in {phase} (exit status {status})"
         elif memory:
-            message = f"the kernel killed {who} of {phase} for memory"
+            message = f"the kernel killed {who} of {phase} because memory ran out"
         else:
-            message = f"{who} of {phase} was killed, though not for the container's memory: the machine's ran out"
+            message = f"{who} of {phase} was killed because the memory of the machine, not of the container, ran out"
         quote = f", `{kill.message[:200]}`" if kill else ""
         return OutOfMemory(
             Problem(
@@ -126,7 +129,8 @@ class PhaseErrors:
         if (jobs := self.resources.jobs) > 1:
             return f"set `resources: {{jobs: {jobs // 2}}}`, or give more memory"
         return (
-            f"give it {more_memory(self.resources, self.cost) // GIB} GiB of memory or more: it has one job already"
+            f"give it {more_memory(self.resources, self.cost) // GIB} GiB of memory or more: it runs only one job "
+            "already"
         )
 
     def image_step_error(self, error: BuildFailed) -> TfdockError:
@@ -144,7 +148,7 @@ class PhaseErrors:
         if output.speaks_of_network(self.tail):
             fix = "check the network and proxies, then run the same command again: finished steps are kept"
             return NetworkError.of("download-failed", message, fix)
-        fix = "read the log; `tfdock render PROFILE -o context` writes the build context, to run it by hand"
+        fix = "read the log; `tfdock render PROFILE -o context` writes the build context, for runs by hand"
         if error.status == _OTHER_BAZEL:
             fix = "name a base image with that version (`base:`), or the installed version (`bazel: {version: …}`)"
         return BuildFailed(Problem(problem.code, message, fix), status=error.status)

@@ -49,7 +49,7 @@ class ContainerFolder:
         return self
 
     def has_folder(self, name: str) -> bool:
-        """Return whether the folder holds a folder of that name. A link to one does not count."""
+        """Return whether the folder holds a folder of that name. A link to a folder does not count."""
         # No link is followed to it: a container could have replaced the folder.
         with suppress(OSError), UntrustedFolder.opened(self._written) as opened:
             return stat.S_ISDIR(opened.status(name).st_mode)
@@ -70,7 +70,8 @@ def make_sources(mounts: Iterable[Mount]) -> None:
 class RunFolders:
     """The folders of a run below `own`, in the cache, and `staged`, on the file system of the wheelhouse.
 
-    Both have mode 0700 and are mounted nowhere. Containers see folders in them. The rest is the host's alone.
+    Both have mode 0700 and are mounted nowhere. Containers see folders in them. Only the host uses their other
+    contents.
     """
 
     own: Path
@@ -302,7 +303,7 @@ def _copy(source: IO[bytes], target: BinaryIO, size: int) -> None:
 def _refused(name: str, why: str) -> BuildFailed:
     return BuildFailed.of(
         "container-file-refused",
-        f"a container left `{ascii(name)[1:-1][:200]}`, which is not taken: {why}",
+        f"a container left `{ascii(name)[1:-1][:200]}`, which is refused: {why}",
         "check the files that the source's build writes there; if the error stays, report it with the log",
         why="tfdock copies only expected, plain files of limited size out of a container",
     )

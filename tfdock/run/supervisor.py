@@ -120,7 +120,7 @@ class Supervisor:
             "time-limit",
             f"the time limit of {self.limit.seconds} s was reached in phase {phase}{done}; {self.stop.kept}"
             f"{self._bazel_figures}",
-            "run the same command again to go on; on another machine, after `tfdock cache push` here and "
+            "run the same command again to continue; on another machine, do so after `tfdock cache push` here and "
             "`tfdock cache pull` there",
         )
 
@@ -252,7 +252,9 @@ def clean_up_killed_runs(engine: Engine, info: EngineInfo, settings: Settings, l
     (`state-not-private`) where other users could write to the journal.
     """
     if not info.local:
-        listen(events.Notice(text=f"the engine is elsewhere, at {info.address}: files go there and come back"))
+        listen(
+            events.Notice(text=f"the engine is on another machine, {info.address}: files are copied there and back")
+        )
     for entry in journal.killed_runs(settings.state_dir):
         if entry.engine not in ("", info.id):
             continue

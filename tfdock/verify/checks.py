@@ -76,8 +76,9 @@ def static_checks(
 ) -> tuple[Check, ...]:
     """Check a wheel against a resolved profile. Without a profile, the checks that need it are skipped.
 
-    With `strict` the GPU code must equal the request, else at least include it. `options` are the compiler's
-    (`compiler_options`), None if they are unknown. `manylinux` may be the reason why there is no such fact.
+    With `strict`, a wheel with more GPU code than requested fails. `options` are the compiler's options
+    (`compiler_options`), None if they are unknown. `manylinux` is the wheel's manylinux tag, or the reason why it is
+    unknown.
     """
     return (
         _integrity(inspection),

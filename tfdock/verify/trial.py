@@ -82,9 +82,9 @@ class WheelTrial(TrialContainers):
         self._accelerator = accelerator_of(knowledge, inspection)
 
     def built_in(self) -> ImageInfo | None:
-        """Return the image that compiled the wheel, if it links its accelerator's libraries: a clean one has none.
+        """Return the image that compiled the wheel, if it links its accelerator's libraries: a clean image has none.
 
-        None with a bundle, which has what the wheel requires for the profile's image alone.
+        None with a bundle, which has the requirements for the profile's image alone.
         """
         name = self._request.built_in if self._linked() and self._environment.given is None else ""
         return self._environment.engine.image(name) if name else None

@@ -100,7 +100,7 @@ def trial_environment(
     wheel: str,
     phase: str = "verify",
 ) -> Iterator[TrialEnvironment]:
-    """Yield an environment for a wheel that no build has just made. The journal lists it until its cleanup.
+    """Yield an environment for a wheel outside of a build. The journal lists it until its cleanup.
 
     `phase` is the name of the phase in events.
     """
@@ -159,7 +159,7 @@ class TrialContainers:
     _alternatives: tuple[str, ...] = ()  #: Fixes for a machine that cannot fetch anything.
     #: The fix for a container that needs more memory.
     _more_memory = (
-        "give the machine more memory; `--no-run`, or `verify: {run: false}` in the profile, leaves the trial out"
+        "give the machine more memory; `--no-run`, or `verify: {run: false}` in the profile, skips the trial"
     )
 
     def __init__(self, environment: TrialEnvironment, python_tag: str, abi_tag: str) -> None:
@@ -308,7 +308,7 @@ class TrialContainers:
         if memory:
             raise OutOfMemory.of(
                 "out-of-memory",
-                f"the kernel killed a process for memory while the wheel was tried in "
+                f"the kernel killed a process because memory ran out: the wheel was tried in "
                 f"{(spec.memory or 0) / GIB:.1f} GiB",
                 self._more_memory,
             )
@@ -325,7 +325,7 @@ class TrialContainers:
                 "disk-full",
                 f"a disk ran full while the wheel was tried; the cache ({self._environment.folder}) has "
                 f"{(free or 0) / GIB:.1f} GiB left",
-                "free space there: the trial of a wheel takes about four times its size",
+                "free space on that disk: the trial of a wheel takes about four times its size",
             )
 
     def _folder(self, name: str) -> Path:
@@ -391,7 +391,8 @@ def pip_requirements(texts: Iterable[str], extras: Sequence[str] = ()) -> list[s
 def _login_refused(names: Sequence[str]) -> ProfileError:
     return ProfileError.of(
         "dependencies-unavailable",
-        f"{', '.join(names)} may hold a login, which only runtime images of tfdock's tables get; this image comes "
+        f"{', '.join(names)} may hold a login, which only runtime images of tfdock's tables receive; this image "
+        "comes "
         "from a profile",
         (
             "if you trust the image, name it in `runtimes.yaml` of a `--knowledge` folder",
@@ -411,7 +412,7 @@ def check_not_stopped(state: ContainerState, which: str) -> None:
     if state.exit_code in _STOPPED:
         raise EngineLost.of(
             "container-killed",
-            f"the container {which} was killed from outside, and not for memory",
+            f"the container {which} was killed from outside, and not because memory ran out",
             "was the engine restarted? Run the same command again",
         )
 

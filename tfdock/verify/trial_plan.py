@@ -301,7 +301,7 @@ def _import(case: _Case) -> Check:
     expected, reported = normal_version(case.inspection.metadata.version), normal_version(version)
     # Three numbers at least: `2.1` would be the beginning of every 2.1.x.
     ok = expected == reported or (reported.count(".") > 1 and expected.startswith((f"{reported}.", f"{reported}+")))
-    return case.check(ok, expected, f"{version} ({git})", "" if ok else "the package says another version")
+    return case.check(ok, expected, f"{version} ({git})", "" if ok else "the package states another version")
 
 
 def _build_info(case: _Case) -> Check:
@@ -422,7 +422,7 @@ _JUDGES: Mapping[str, Callable[[_Case], Check]] = {
     "gpu-native": _gpu_native,
     "gpu-driver": _gpu_driver,
 }
-_READS_FAILURES = ("gpu-native",)  #: Checks whose result is judged even where their script failed.
+_READS_FAILURES = ("gpu-native",)  #: Checks whose result counts even if their script failed.
 
 
 def read_results(tasks: Iterable[TrialTask], documents: Iterable[object]) -> dict[str, Result]:

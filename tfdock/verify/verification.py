@@ -31,7 +31,8 @@ from tfdock.wheel.wheel_file import inspected
 class Verification:
     """The checks in order, the GPU code of TensorFlow's own libraries, and the image of the trial.
 
-    `impossible` says why a trial that was asked for could not begin, `unsearched` is as `unsearched_folders` has it.
+    `impossible` says why a trial that was asked for could not begin, `unsearched` is the result of
+    `unsearched_folders`.
     """
 
     checks: tuple[Check, ...]
@@ -144,7 +145,7 @@ def refusal(verifications: Sequence[Verification], kept: Sequence[Path]) -> Veri
     return VerificationFailed.of(
         "wheel-refused",
         "the wheel was built, but is refused:\n  " + "\n  ".join(failed),
-        f"look at it again (`tfdock verify {kept[0]} PROFILE`), correct the profile or the source, and build again",
+        f"check it again (`tfdock verify {kept[0]} PROFILE`), correct the profile or the source, and build again",
         why=f"it is not in the wheelhouse; it was kept as {', '.join(str(path) for path in kept)}",
     )
 

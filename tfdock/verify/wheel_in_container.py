@@ -25,9 +25,9 @@ MADE = f"{HERE}/made"  #: The folder in the container for results.
 class WheelInContainer(WheelTrial):
     """A wheel that is installed in a folder of a container."""
 
-    _alternatives = ("install the wheel in an environment, and name that",)
-    _other_image = "install it in an environment that has {}, and name that"
-    _more_memory = "install the wheel in an environment, and name that: there is no limit"
+    _alternatives = ("install the wheel in an environment, and name that environment",)
+    _other_image = "install the wheel in an environment that has {}, and name that environment"
+    _more_memory = "install the wheel in an environment without these limits, and name that environment"
 
     def install(self, folder: str, others: Sequence[Inspection], *, with_gpu: bool) -> None:
         """Install it in the clean image that fits it and the `others`; with a GPU only if the engine gives one.
@@ -42,7 +42,9 @@ class WheelInContainer(WheelTrial):
         if row is None and others:
             names = " and ".join(one.wheel.python_tag for one in (self._inspection, *others))
             message = f"no known image has a Python for both wheels, {names}"
-            raise ProfileError.of("runtime-unknown", message, "install each in an environment, and name those")
+            raise ProfileError.of(
+                "runtime-unknown", message, "install each wheel in an environment, and name these environments"
+            )
         image = self._image(ImageRef.parse(row.image) if row else None)
         self.python_version = row.python if row else ""
         self._in_container(image, self._install, known=True)

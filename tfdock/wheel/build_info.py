@@ -24,8 +24,8 @@ _MAPPINGS = {"dict", "OrderedDict"}
 def build_info(source: bytes) -> Mapping[str, object] | None:
     """Return the file's entries: `cuda_version`, `is_cuda_build`, …; None if it is not Python or has no constant.
 
-    From 2.3 on the file assigns a mapping to `build_info`, before that one variable an entry. Only constants and
-    lists of them are read; nothing is evaluated.
+    From 2.3 on the file assigns a mapping to `build_info`, before that it has one variable for each entry. Only
+    constants and lists of them are read; nothing is evaluated.
     """
     try:
         with warnings.catch_warnings():

@@ -49,9 +49,10 @@ def inspect_wheel(
     traces: Sequence[bytes] = (),
     progress: Callable[[int], object] | None = None,
 ) -> Inspection:
-    """Inspect an open wheel. `filename` is its name without a folder; `traces` are to be looked for in its files.
+    """Inspect an open wheel.
 
-    `progress` is called with the number of bytes, again and again, that were unpacked since the last time. Every
+    `filename` is its name without a folder; `traces` are byte strings to search for in its files. `progress` is
+    called repeatedly, with the number of bytes that were unpacked since its last call. Every
     member is unpacked once, libraries of an unusual layout more often; nothing is written anywhere. Raises
     `WheelError` when the file is not a sound wheel of that name.
     """
@@ -125,7 +126,7 @@ class _Gathering:
                 self._progress(count)
 
     def add(self, library: Library, read: int) -> None:
-        """Add a library; `read` is how many containers, and targets in them, were looked at for it."""
+        """Add a library; `read` is the number of containers, and of targets in them, that were examined for it."""
         with self._lock:
             # One limit applies to all libraries of a wheel; a library counts as a hundred facts.
             self._facts += 100 + read

@@ -111,7 +111,7 @@ def read_wheel(file: BinaryIO, filename: str) -> WheelFacts:
 def facts_of(archive: Archive, filename: str, watch: Watch | None = None, *, renamed: bool = False) -> WheelFacts:
     """Return the facts of an open archive; `watch` looks at all of its members meanwhile.
 
-    `renamed` accepts a file whose tags were changed by renaming it, which installers do not mind; `tag_problem` says
+    `renamed` accepts a file whose tags were changed by renaming it, which installers accept; `tag_problem` says
     so.
     """
     name = _parse_filename(filename)
@@ -166,8 +166,8 @@ def normalize(
     `target` must be seekable and is overwritten from its start. The bytes also depend on the deflate
     implementation: see `deflate_backend`.
 
-    Raises `WheelError`, also (`wheel-record-mismatch`) when the source's RECORD is wrong: a new RECORD
-    would bless whatever damage the old one shows. After an error `target` holds rubbish.
+    Raises `WheelError`, also (`wheel-record-mismatch`) when the source's RECORD is wrong: a new RECORD would hide the
+    damage that the old one shows. After an error, the contents of `target` are invalid.
     """
     old = _parse_filename(filename)
     new = old if version is None else replace(old, version=_normal_version(version).replace("-", "_"))

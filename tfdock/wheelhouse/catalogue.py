@@ -70,7 +70,7 @@ def unreadable_records(house: Wheelhouse) -> list[Problem]:
         Problem(
             "record-unreadable",
             f"{file} is not a readable record: it was damaged, or a later version wrote it",
-            "build or pull it again; until then its wheel counts as a wheel from elsewhere",
+            "build or pull the wheel again; until then it counts as a wheel from elsewhere",
             severity="warning",
         )
         for file in house.record_files()

@@ -208,7 +208,7 @@ class WheelIndex:
     def _check_no_foreign_index(self) -> None:
         if self._root_page.status() and not self.exists:
             message = f"{self._root_page} already exists, and tfdock did not write it"
-            fix = "move that index away, or make one in a folder of your own: `--wheelhouse DIR`"
+            fix = "move that index away, or make an index in a folder of your own: `--wheelhouse DIR`"
             raise ProfileError.of("file-error", message, fix)
 
     # --- writing ----------------------------------------------------------------------------------------------------

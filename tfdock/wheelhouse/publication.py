@@ -23,9 +23,9 @@ def publish(
     sealed: Mapping[Path, WheelFile],
     beside: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Make wheels visible: the record first, then pip's constraints, then each wheel, each in one atomic move.
+    """Make wheels visible: the record first, then pip's constraints, then each wheel; each file in one atomic move.
 
-    `beside` are the files that the record names under `kept`, and `PULLED` for a pulled build. A run
+    `beside` has the files that the record names under `kept`; for a pulled build, also `PULLED`. A run
     that is killed in between leaves a record whose wheel is missing. That build is not finished; it is built again.
     """
     for path in sealed:

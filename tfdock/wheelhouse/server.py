@@ -59,7 +59,7 @@ class ServerAddress:
         """Return whether requests for this host are answered.
 
         A web page of a stranger can let its own name lead to this address, and its script can then read what is
-        served (DNS rebinding). Such a page cannot take an IP address or `localhost` for its name. A server that
+        served (DNS rebinding). Such a page cannot use an IP address or `localhost` as its name. A server that
         others reach answers to every name.
         """
         if not self.loopback:

@@ -104,7 +104,7 @@ class Wheelhouse:
                 raise Locked.of(
                     "build-locked",
                     f"another run is building or pulling {build_id} into {self.root}",
-                    "wait for it to end, or give another `--wheelhouse`",
+                    "wait until the other run ends, or give another `--wheelhouse`",
                 )
 
         with held(self.private / build_id / "lock", build_id, alone=True, waiting=wait):
@@ -218,7 +218,7 @@ class Wheelhouse:
         if claims and not owners:
             raise changed_wheel_error(path.path)
         ownership = f"belongs to {', '.join(sorted(owners))}" if owners else "was not built here"
-        raise _name_taken(f"{path} {ownership}, and holds other bytes")
+        raise _name_taken(f"{path} {ownership}, and has other contents")
 
     def _check_domain(self, build_id: BuildId, domain: str) -> None:
         """Raise WheelRefused if a wheel of this build id is here and belongs to another trust domain.
@@ -232,8 +232,8 @@ class Wheelhouse:
             if self.complete_record(build_id, record["fingerprint"]):
                 raise WheelRefused.of(
                     "wheel-name-taken",
-                    f"{self.root / record['wheels'][0]['file']} has the build id {build_id} too, and is "
-                    f"of the trust domain {recorded(record)}, not {domain}",
+                    f"{self.root / record['wheels'][0]['file']} has the build id {build_id} too, and belongs to the "
+                    f"trust domain {recorded(record)}, not {domain}",
                     (
                         "use another `--wheelhouse`",
                         "move the other wheel away, if nobody needs it",
@@ -256,7 +256,7 @@ def _name_taken(message: str) -> WheelRefused:
     return WheelRefused.of("wheel-name-taken", message, fix)
 
 
-def changed_wheel_error(path: Path, fix: str = "remove it, and run the same command again") -> WheelRefused:
+def changed_wheel_error(path: Path, fix: str = "remove the wheel, and run the same command again") -> WheelRefused:
     """Return the error for a wheel whose bytes are in no record."""
     return WheelRefused.of(
         "wheel-changed", f"{path} does not match its record: the wheel was damaged or changed", fix

@@ -36,7 +36,9 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedWheelhouse:
-    """What was or would be removed. `left` are the bytes of wheels that stay; `reached` is False if too many stay.
+    """The files that were removed or would be removed.
+
+    `left` are the bytes of wheels that stay; `reached` is False if too many stay.
 
     `busy` are build ids that a run holds: their files were not touched.
     """
@@ -91,9 +93,10 @@ def _is_free(house: Wheelhouse, build_id: BuildId) -> bool:
 def choose(
     wheels: Iterable[StoredWheel], rules: Rules, staying: Collection[str] = ()
 ) -> tuple[list[StoredWheel], int]:
-    """Return the wheels that go, the oldest first, and the bytes that stay. Without a rule, no wheel goes.
+    """Return the wheels to remove, the oldest first, and the bytes that stay.
 
-    Wheels from elsewhere stay, and so do the files that are `staying`. Both count for the size.
+    Without a rule, no wheel is removed. Wheels from elsewhere stay, as do the files in `staying`. Both count for the
+    size.
     """
     # By name where times are equal: a dry run and the real run choose the same wheels.
     oldest_first = sorted(wheels, key=lambda wheel: (wheel.finished, wheel.path.name))

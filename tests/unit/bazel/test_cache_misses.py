@@ -212,7 +212,7 @@ def test_where_nothing_differs_that_is_said_with_the_likely_cause(empty: bool, s
 
 def test_without_an_earlier_build_nothing_is_compared() -> None:
     told = explain(inputs(), None, executed=9, cache_was_empty=True)
-    assert told.sentences == ("no earlier build of it is in this wheelhouse",)
+    assert told.sentences == ("this wheelhouse has no earlier build of it",)
     assert told.since is None
     assert explain(inputs(), None, executed=0, cache_was_empty=False).sentences == ()
 

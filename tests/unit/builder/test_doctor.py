@@ -114,7 +114,7 @@ def test_an_engine_on_another_machine_is_named_with_its_place(settings: Settings
     where = "tcp://builder:2376 (from DOCKER_HOST)"
     check = of(checks(settings, engine(local=False, address=where)), "engine")
     assert check.status == "ok"
-    assert f"at {where}, elsewhere" in check.found
+    assert f"at {where}, on another machine" in check.found
 
 
 def test_a_folder_of_no_use_fails_whatever_is_free_there(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

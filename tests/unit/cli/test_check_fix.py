@@ -80,14 +80,14 @@ def test_a_document_has_the_change() -> None:
 @pytest.mark.parametrize(
     ("text", "words", "told"),
     [
-        (TEXT, [], "there is no terminal to ask which way to take"),
-        (TEXT, ["--json"], "there is no terminal to ask which way to take"),
-        (BY_HAND, ["--yes"], "every way changes the GPUs or allows the untested"),
+        (TEXT, [], "there is no terminal to ask which change to make"),
+        (TEXT, ["--json"], "there is no terminal to ask which change to make"),
+        (BY_HAND, ["--yes"], "every possible change alters the GPUs or allows untested"),
         ("extends: base.yaml\n", ["--yes"], "or the profile extends another"),
         (
             "{schema: 1, tensorflow: '2.18.0', gpus: [rtx3080], base: 'ubuntu:22.04'}\n",
             ["--yes"],
-            "tfdock cannot change its layout",
+            "tfdock cannot change a file with this layout",
         ),
     ],
 )

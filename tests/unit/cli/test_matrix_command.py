@@ -131,7 +131,7 @@ def test_what_cannot_be_is_told_with_the_knowledge_bases_own_code_at_its_line_an
     assert (excluded["line"], excluded["column"], excluded["problems"]) == (7, 5, [])
     assert (impossible["code"], impossible["line"], impossible["column"]) == ("capability-syntax", 5, 33)
     assert impossible["file"] == str(folder / "m.yaml")
-    assert impossible["reason"] == "TensorFlow 2.18 does not take the capability `sm_120`"
+    assert impossible["reason"] == "TensorFlow 2.18 does not accept the capability `sm_120`"
     assert impossible["problems"][0]["why"]
     shown = run(folder).stdout
     assert f"nobody asked [matrix-excluded] {folder}/m.yaml:7:5\n" in shown
@@ -142,7 +142,7 @@ def test_two_cells_that_are_one_wheel_are_refused_with_both_lines(folder: Path) 
     matrix(folder, "axes:\n  gpus:\n    - [rtx3080]\n    - [rtx3090]\n")
     (problem,) = refused(folder)
     assert (problem.code, problem.line, problem.column) == ("build-id-twice", 6, 7)
-    assert problem.message == f"two cells are one wheel, {FIRST}: this and that of line 5, column 7"
+    assert problem.message == f"two cells make the same wheel, {FIRST}: this cell and the cell of line 5, column 7"
     told = json.loads(run(folder, "--format", "json", code=2).stdout)
     assert (told["ok"], told["problems"][0]["code"]) == (False, "build-id-twice")
 
@@ -298,7 +298,7 @@ def test_a_matrix_without_a_possible_cell_is_refused_with_the_reasons(folder: Pa
     result = run(folder, *words, code=3)
     assert result.stdout == ""
     assert "no cell can be built: 2 impossible, 2 excluded [matrix-impossible]" in result.stderr
-    assert result.stderr.count("m.yaml:5:11: error: TensorFlow 2.18 does not take the capability `sm_120`") == 1
+    assert result.stderr.count("m.yaml:5:11: error: TensorFlow 2.18 does not accept the capability `sm_120`") == 1
 
 
 def test_a_matrix_without_a_possible_cell_is_not_built(folder: Path) -> None:

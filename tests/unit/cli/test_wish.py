@@ -119,7 +119,7 @@ def test_a_python_that_nobody_chose_is_named(run: Run) -> None:
     told = run("check", "--gpu", "cpu").stderr
     assert (
         "note: the wheel is for Python 3.13, the newest that TensorFlow 2.21.0 takes; "
-        f"tfdock itself runs with Python {here}: `--python {here}` builds for that" in told
+        f"tfdock itself runs with Python {here}: `--python {here}` builds for that Python" in told
     )
     assert "note:" not in run("check", "--gpu", "cpu", "--python", "3.13").stderr
 
@@ -226,12 +226,15 @@ def test_a_gpu_of_another_kind_leaves_the_compiler_out(run: Run) -> None:
         (["--set", "xla=false"], "`--set xla=false` does not name a GPU [wish-without-gpu]"),
         (["--gpu", ","], "`--gpu` names no GPU [gpu-unknown]"),
         (["--gpu", "rtx9999"], "the GPU `rtx9999` is not known [gpu-unknown]"),
-        (["my.yaml", "--set", "tensorflow={release: 2.18.0}"], "`tensorflow` is set by its parts [wish-malformed]"),
+        (
+            ["my.yaml", "--set", "tensorflow={release: 2.18.0}"],
+            "sets the fields of `tensorflow` one by one [wish-malformed]",
+        ),
         (["--gpu", "local"], "`--gpu local` found no GPU on this machine [gpu-local-none]"),
         (["my.yaml", "--set", "xla"], "`--set xla` is not `FIELD=VALUE` [wish-malformed]"),
         (["my.yaml", "--set", "xla="], "`--set xla=` is not `FIELD=VALUE` [wish-malformed]"),
         (["my.yaml", "--set", "a b=c"], "`--set a b=c` is not `FIELD=VALUE` [wish-malformed]"),
-        (["my.yaml", "--set", "extends=x.yaml"], "`extends` stands only in a profile [wish-malformed]"),
+        (["my.yaml", "--set", "extends=x.yaml"], "`extends` can be set only in a profile [wish-malformed]"),
         (["my.yaml", "--set", "XLA=false"], "unknown key `XLA` [profile-unknown-key]"),
         (["my.yaml", "--set", "compute-capabilities=[sm_86]"], "did you mean `compute_capabilities`?"),
         (["my.yaml", "--set", "gpus=[rtx3080]]"], "--set gpus=[rtx3080]]: error: not valid YAML"),

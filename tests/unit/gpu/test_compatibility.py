@@ -209,7 +209,7 @@ CASES = """
 --- 2.4.0: SASS up to 8.0, and PTX for it
 
 2.4 on rtx3080: native-same-major sm_80
-    limit: CUDA 11.0, which it is made with, is older than this GPU
+    limit: CUDA 11.0, which the wheel is made with, is older than this GPU
     limit: driver 455.23.04 or newer
     never: NCCL
 2.4 on h100: ptx-jit compute_80
@@ -244,7 +244,7 @@ CASES = """
     limit: driver 530.30.02 or newer
 2.15 on rtx5090: ptx-jit compute_80
     limit: CUDA 12.2, which comes with it, is older than this GPU
-    limit: cuDNN 8.9.4.25, which it is used with, has no code for 12.0
+    limit: cuDNN 8.9.4.25, which the wheel uses, has no code for 12.0
 2.15 on k80: no
     reason: its oldest code is for 5.0, and neither machine code nor PTX runs on an older GPU
     reason: TensorFlow ignores GPUs below 5.0
@@ -255,8 +255,8 @@ CASES = """
     reason: the driver compiles compute_90 at the first start
     limit: 1149 kernels that MLIR generated (Add, Mul, Cast and their like) fail with `CUDA_ERROR_INVALID_PTX`
     limit: compute_90a is for 9.0 alone, and none of their machine code runs on 12.0
-    limit: CUDA 12.5, which comes with it, is older than this GPU: XLA leaves compiling to the driver
-    limit: cuDNN 9.3.0.75, which it is used with, has no code for 12.0; cuDNN 9.7 or newer has it
+    limit: CUDA 12.5, which comes with the wheel, is older than this GPU: XLA leaves compiling to the driver
+    limit: cuDNN 9.3.0.75, which the wheel uses, has no code for 12.0; cuDNN 9.7 or newer has it
     limit: several GPUs together will not work: NCCL in this wheel has no PTX, and fails with `no kernel image`
     limit: 1 of 279 containers of tensorflow/libtensorflow_cc.so.2
     limit: 1 of 3 containers of tensorflow/libtensorflow_framework.so.2
@@ -279,9 +279,9 @@ CASES = """
     limit: driver 525.60.13 or newer, and 580 is the last that knows this GPU
     never: cuDNN
 2.18 on gb10: no
-    reason: for machines with a CPU of x86_64; this GPU stands beside a CPU of aarch64
+    reason: for machines with a CPU of x86_64; this GPU is in a machine with a CPU of aarch64
 2.18 on jetson-agx-orin: no
-    reason: this GPU stands beside a CPU of aarch64
+    reason: this GPU is in a machine with a CPU of aarch64
 2.18 on mi300x: no
     reason: its GPU code is for CUDA, and this GPU needs a wheel for ROCm
 
@@ -371,7 +371,7 @@ list-80 on v100: no
 --- B: drivers
 
 kepler on k80: no
-    reason: CUDA 12.5.1, which it is made with, needs driver 525.60.13, and 470 was the last for this GPU
+    reason: CUDA 12.5.1, which the wheel is made with, needs driver 525.60.13, and 470 was the last for this GPU
 kepler-ptx-7.8 on k80: no
     reason: PTX 7.8 of its kernels needs driver 520.61.05, and 470 was the last for this GPU
 kepler-ptx-7.4 on k80: ptx-jit compute_35
@@ -388,7 +388,7 @@ cuda-10.1 on v100: native sm_70
 --- E and F: XLA, the toolkit, and a cuDNN that the wheel tells no more of than `9`
 
 cuda-11.8 on h100: native sm_90
-    limit: XLA leaves compiling to the driver: CUDA 11.8, which it is made with, does not know sm_90a
+    limit: XLA leaves compiling to the driver: CUDA 11.8, which the wheel is made with, does not know sm_90a
 2.20-cuda-12.5 on rtx5090: ptx-jit compute_90
     limit: XLA ends the program where it compiles: `LLVM ERROR: PTX version
     limit: the cuDNN 9 that is installed must be 9.7 or newer, to have code for 12.0
@@ -397,9 +397,9 @@ cuda-12.6.2 on h100: native sm_90
 cuda-12.6.3 on h100: native sm_90
     never: clamping
 cuda-13 on v100: native sm_70
-    limit: CUDA 13.0, which it is made with, does not compile for it
+    limit: CUDA 13.0, which the wheel is made with, does not compile for it
 1.15 on gtx680: native sm_30
-    limit: XLA leaves it out: it uses no GPU below 3.5
+    limit: XLA ignores this GPU: it uses no GPU below 3.5
 
 --- G: features of AMD's targets, and TensorFlow's list of them
 
@@ -415,7 +415,7 @@ gfx1100 on rx7900xtx: native gfx1100
 --- a release without a row
 
 nightly on rtx3080: native sm_86
-    limit: which GPUs its TensorFlow (2.99.0.dev1) ignores is not known here
+    limit: it is not known which GPUs its TensorFlow (2.99.0.dev1) ignores
 """
 
 
@@ -640,7 +640,7 @@ def test_the_wheels_own_requirements_count_and_not_those_of_its_release() -> Non
     assert facts_of_wheel(KNOWLEDGE, bare).brought == {}
     assert facts_of_wheel(KNOWLEDGE, bare).version_of("cudnn") == "9"
     assert "9.3.0.75" not in told(bare)
-    assert "CUDA 12.5, which it is made with" in told(bare)
+    assert "CUDA 12.5, which the wheel is made with" in told(bare)
     newer = replace(TF_2_18, metadata=replace(TF_2_18.metadata, requires_dist=("nvidia-cudnn-cu12==9.8.0.87",)))
     assert "cuDNN" not in told(newer)
 
@@ -654,7 +654,7 @@ def test_generated_kernels_that_nobody_looked_for_are_those_of_the_official_whee
 
 def test_a_tensorflow_without_xla_has_no_limits_of_xla() -> None:
     without = told(replace(TF_2_18, traces={XLA_TRACE: ()}))
-    assert "CUDA 12.5, which comes with it, is older than this GPU: its libraries may fail" in without
+    assert "CUDA 12.5, which comes with the wheel, is older than this GPU: its libraries may fail" in without
     assert "XLA" not in without
     assert "XLA" in told(replace(TF_2_18, traces={XLA_TRACE: (CC,)}))
 

@@ -173,7 +173,7 @@ def test_nothing_around_a_wheel_can_be_other_than_it_is() -> None:
     for end in (0, 100, 512, head, head + 10, len(layer) - 1):
         with pytest.raises(Malformed, match="too early"):
             list(wheel_bytes(wheel, [layer[:end]]))
-    with pytest.raises(Malformed, match="something behind"):
+    with pytest.raises(Malformed, match="data after"):
         list(wheel_bytes(wheel, [layer, b"\0"]))
 
 

@@ -408,7 +408,7 @@ def test_a_limit_is_of_the_packages_that_are_installed() -> None:
     for version in ("8.9.4.25", "8.9.7.29"):
         installed = replace(with_wheels(asks), versions={**SOUND.versions, "nvidia-cudnn-cu12": version})
         told = "\n".join(found for _, _, found in of_gpu_code(with_gpus(installed, RTX_5090)))
-        assert re.findall(r"cuDNN (8\S+), which it is used with", told) == [version]
+        assert re.findall(r"cuDNN (8\S+), which the wheel uses", told) == [version]
 
 
 def test_a_second_gpu_that_the_wheel_does_not_serve_is_a_warning() -> None:

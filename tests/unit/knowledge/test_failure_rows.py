@@ -268,12 +268,12 @@ def test_a_row_that_replaces_a_surer_one_of_its_line_takes_its_place(tmp_path: P
     [
         (("fires: [", 'fires: ["nothing of the kind", '), "no pattern fires on the example"),
         (("frob: {line}", "glob: {line}"), "patterns[0] fires on none"),
-        (("near: [", 'near: ["frob: the frobnicator met 13", '), "fires on what is only near"),
+        (("near: [", 'near: ["frob: the frobnicator met 13", '), "fires on the near miss"),
         (("met {{what}}", "met {{whom}}"), "placeholder {whom} is not in `values`"),
         (('values: {{what: "it"}}', "values: {{}}"), "group `what` of a pattern is not in `values`"),
         (("stage: compile", "stage: nowhere"), "stage"),
-        (('has: "frobnicator"', 'has: "frob\'s nicator"'), "no quotes"),
-        (('    fix: "Turn it off."\n', ""), "a failure says its fix"),
+        (('has: "frobnicator"', 'has: "frob\'s nicator"'), "must not contain quotes"),
+        (('    fix: "Turn it off."\n', ""), "a failure needs a fix"),
         (("frob: {line}", "frob: ({line}"), "not a regular expression"),
     ],
 )

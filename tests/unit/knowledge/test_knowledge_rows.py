@@ -190,7 +190,7 @@ LEAST_RELEASE = f"release: '9.9', pythons: ['3.11'], bazel: '7.0.0', wheel: {{ta
         ("companions", "component: c, accelerator: rocm, releases: '2.14', ignores: ['90a'], limit: x", "['90a'",
          "`90a` is not the target"),
         ("companions", "component: c, accelerator: rocm, releases: '2.14', ignores: [gfx90a]", "[gfx90a]",
-         "`limit` is to say why"),
+         "`limit` must give the reason"),
         ("companions", "component: c, accelerator: rocm, releases: '2.14', wheels: [tensorflow-rocm]",
          "tensorflow-rocm", "is not a requirement pinned"),
         ("generated_kernels", "accelerator: cuda, releases: '2.18', targets: [gfx90a], count: 1", "[gfx90a]",

@@ -53,7 +53,7 @@ def test_what_is_no_switch_or_is_given_twice_is_refused(asked: list[str], says: 
          ["TensorFlow 2.21 reads no `TF_CUDNN_USE_FRONTEND`: the name is in the official wheels of 2.5 to 2.19"]),
         ("--tf_xla_cpu_global_jit", "1.4",
          ["TensorFlow 1.4 reads no `--tf_xla_cpu_global_jit`: the name is in the official wheels of 1.12 and newer; "
-          "TensorFlow ends at a flag that it does not know"]),
+          "TensorFlow ends at an unknown flag"]),
     ],
 )  # fmt: skip
 def test_a_switch_that_a_release_does_not_read_or_nobody_knows_is_noted(

@@ -361,7 +361,7 @@ def with_keys(keys: dict[str, object]) -> bytes:
 
 REFUSED = {
     # Names of other images, such as that of the base image of the next build.
-    "in manifest.json": (OTHER, "would also be called tensorflow/build:2.18-python3.11"),
+    "in manifest.json": (OTHER, "would get further names: tensorflow/build:2.18-python3.11"),
     "in repositories": (
         NAMING + member("repositories", b'{"tensorflow/build": {"2.18": "x"}}'),
         "tensorflow/build:2.18",

@@ -338,7 +338,7 @@ def test_code_for_the_machine_that_builds_is_refused_in_a_lock(made_up: Desk, ba
     problem = locks.native(made_up.resolve(f"{text}optimize: native\nbazel: {bazel}\n"), "x.yaml")
     assert problem is not None
     assert (problem.code, problem.field) == ("native-in-lock", "optimize")
-    assert problem.fix.endswith(f"say `optimize: portable`{removed}")
+    assert problem.fix.endswith(f"set `optimize: portable`{removed}")
     for way_out in ("portable", "[avx2]"):
         assert locks.native(made_up.resolve(f"{text}optimize: {way_out}\n"), "x.yaml") is None
 

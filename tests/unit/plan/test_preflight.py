@@ -99,7 +99,7 @@ def test_a_gpu_has_a_driver_of_its_own(desk: Desk) -> None:
         assert floors(desk, capabilities("compute_90"), gpu)["driver-too-old-for-gpu"] == driver
     check = findings(desk, capabilities("compute_90"), host("560.1", LAPTOP))["driver"]
     assert check.needed.endswith(
-        "the first that knows NVIDIA GeForce RTX 5080 Laptop GPU, with the open kernel modules"
+        "the first driver that knows NVIDIA GeForce RTX 5080 Laptop GPU, with the open kernel modules"
     )
     # Windows numbers the releases of a branch otherwise.
     assert "570" in findings(desk, capabilities("compute_90"), host("560.1", LAPTOP, wsl=True))["driver"].needed
@@ -112,7 +112,7 @@ def test_without_a_gpu_here_those_count_that_it_is_built_for(desk: Desk) -> None
     check = findings(desk, only, host())["driver"]
     assert (check.status, check.needed) == (
         SKIPPED,
-        "driver 570.86.16 or newer, which is the first that knows GPUs of 12.0",
+        "driver 570.86.16 or newer, which is the first driver that knows GPUs of 12.0",
     )
     # One that it may run on needs less.
     older = floors(desk, f"{new}compute_capabilities: [sm_86, sm_120]\n")

@@ -177,7 +177,7 @@ BAD = {
         "`tensorflow.sha256`: `abc` does not look like 64 hexadecimal digits",
         "write the archive's sha256, as `sha256sum` prints it"),
     "sha256 without archive": (SOURCE + f"sha256: {SHA256}}}\n", "2:41",
-        "`tensorflow.sha256`: `sha256` belongs to an `archive`", "remove it, or name the `archive`"),
+        "`tensorflow.sha256`: `sha256` belongs to an `archive`", "remove `sha256`, or name the `archive`"),
     "schema": ('tensorflow: "2.18.0"\nschema: 2\n', "2:9", "`schema`: should be 1", "use 1"),
     "extends": (HEAD + "extends: [a.yaml]\n", "3:10", "`extends`: should be text",
         "write it like `extends: base.yaml`"),
@@ -236,7 +236,7 @@ BAD = {
         "`components.nccl`: `two` does not look like a version (`2.18.0`)",
         'write it like `components: {toolkit: "1.2.3"}`'),
     "components twice": (HEAD + 'cuda: "12.5.1"\ncomponents: {cuda: "12.3.1"}\n', "4:20",
-        "`components.cuda`: `cuda` stands in the profile already", "keep one"),
+        "`components.cuda`: `cuda` is in the profile already", "keep one"),
     "compiler": (HEAD + "compiler: -nvcc\n", "3:11", "`compiler`: `-nvcc` does not look like a plain name",
         "write it like `compiler: nvcc`"),
     "host_compiler": (HEAD + "host_compiler: g cc\n", "3:16",
@@ -481,10 +481,10 @@ def test_of_thousands_of_mistakes_the_first_hundred_are_told_and_the_work_grows_
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("gpus: [{}]", "`gpus` has 300 entries; 256 are the most"),
-        ("amdgpu_targets: [{}]", "`amdgpu_targets` has 300 entries; 256 are the most"),
+        ("gpus: [{}]", "`gpus` has 300 entries; 256 are allowed"),
+        ("amdgpu_targets: [{}]", "`amdgpu_targets` has 300 entries; 256 are allowed"),
         ("debug: {{per_file: [{{files: x, copts: [{}]}}]}}", "`debug.per_file[0].copts` has 300 entries; 256 are"),
-        ("components: {{{}}}", "`components` has 300 entries; 256 are the most"),
+        ("components: {{{}}}", "`components` has 300 entries; 256 are allowed"),
     ],
 )
 def test_a_list_that_is_longer_than_anybody_needs_is_refused(line: str, told: str) -> None:

@@ -148,7 +148,7 @@ def test_the_newest_run_that_failed_is_packed(place: Place) -> None:
     assert faults("diagnose", diagnosis) == []
     (cause,) = diagnosis["findings"]
     assert (cause["id"], cause["line"]) == ("nvcc_unsupported_arch", 4)
-    assert cause["asked"] == "your profile asks sm_86 and CUDA 12.5.1"
+    assert cause["asked"] == "your profile asks for sm_86 and CUDA 12.5.1"
     assert text_of(files, "log.txt").split("\n", 1)[1] == LOG.decode()
     found = document_of(files, "environment.json")
     assert {"tfdock", "knowledge", "python", "system", "machine", "settings", "variables"} <= set(found)
@@ -243,7 +243,7 @@ def test_profiles_that_are_extended_and_the_lock_are_in_it(place: Place) -> None
     files = place.bundle()
     assert text_of(files, "profile/extends-1/base.yaml") == PROFILE
     assert text_of(files, "profile/my.lock") == "# tfdock lock\n"
-    assert "the lock lies beside the profile; the run did not go by it" in text_of(files, "README.txt")
+    assert "the lock lies beside the profile; the run did not use it" in text_of(files, "README.txt")
 
 
 # --- which one ------------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_a_run_is_named_by_profile_build_id_log_folder_or_papers(place: Place) -
     assert all(sorted(files) == ORDINARY for files in found)
     files = place.bundle(log, "--profile", "other.yaml")
     assert text_of(files, "profile/my.yaml") == PROFILE
-    assert "the profile is the copy beside the log, not the one of `--profile`" in text_of(files, "README.txt")
+    assert "the profile is the copy beside the log, not the profile of `--profile`" in text_of(files, "README.txt")
 
 
 def test_a_profile_that_was_changed_since_is_that_of_the_run(place: Place) -> None:
@@ -268,7 +268,7 @@ def test_a_profile_that_was_changed_since_is_that_of_the_run(place: Place) -> No
     place.profile(PROFILE.replace('"3.11"', '"3.11"\nxla: false'))
     files = place.bundle(profile)
     assert text_of(files, "profile/my.yaml") == PROFILE
-    assert "has changed since: the plan is that of the run" in text_of(files, "README.txt")
+    assert "has changed since: the plan in this report is the plan of the run" in text_of(files, "README.txt")
     # What it says now has nothing to do with that log.
     (cause,) = document_of(files, "diagnosis.json")["findings"]
     assert cause["changes"] == []
@@ -279,7 +279,7 @@ def test_a_profile_that_is_refused_is_packed_with_the_refusal(place: Place) -> N
     files = place.bundle(profile)
     assert sorted(files) == ["README.txt", "environment.json", "profile/my.yaml", "run.json"]
     assert document_of(files, "run.json")["refused_now"][0]["code"]
-    assert "the profile is refused as it is now" in text_of(files, "README.txt")
+    assert "the present profile is refused" in text_of(files, "README.txt")
 
 
 def test_a_strangers_log_is_packed_and_with_a_profile_the_plan_too(place: Place) -> None:
@@ -297,7 +297,7 @@ def test_what_a_report_has_not_is_said(place: Place) -> None:
     readme = text_of(place.bundle("ci.log"), "README.txt")
     assert "  the log is empty\n" in readme
     assert "  the log is not of a build in this wheelhouse: its plan is unknown\n" in readme
-    assert "as they were when this was made, not when the run was" in readme
+    assert "at the time of this report, not of the run" in readme
     assert "not of a build" not in text_of(place.bundle("ci.log", "--profile", place.profile()), "README.txt")
 
 
@@ -438,7 +438,7 @@ def test_what_nobody_knows_to_be_a_secret_stays_and_the_user_is_told_to_look(pla
     place.fail(place.profile(), LOG + b"OTHER_TOKEN=swordfish\n")
     files = place.bundle()
     assert "OTHER_TOKEN=swordfish" in text_of(files, "log.txt")
-    assert "a secret that is in no variable or login of yours is still in it" in text_of(files, "README.txt")
+    assert "a secret that is in none of your variables and logins was not removed" in text_of(files, "README.txt")
 
 
 def test_where_the_profile_lies_is_nobodys_business(place: Place, tmp_path: Path) -> None:

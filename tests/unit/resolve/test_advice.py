@@ -296,7 +296,7 @@ def command(*words: str, columns: int = 80) -> typer.testing.Result:
 
 def test_a_wheel_that_does_not_search_where_its_extra_installs_says_what_to_set() -> None:
     said = [command("--gpu", "h100", "--tensorflow", release, columns=400).stdout for release in ("2.20", "2.21")]
-    assert ["sees no GPU before `export LD_LIBRARY_PATH=" in text for text in said] == [False, True]
+    assert ["sees no GPU until you run `export LD_LIBRARY_PATH=" in text for text in said] == [False, True]
 
 
 def test_the_document_has_the_keys_that_others_rely_on() -> None:
@@ -391,13 +391,13 @@ OLD_AND_NEW = [
         ),
         (
             ["dgx-spark", "rtx5090"],
-            ["No single wheel serves both.", "dgx-spark stands beside a CPU of aarch64"],
+            ["No single wheel serves both.", "dgx-spark is sold with a CPU of aarch64"],
             ["--gpu dgx-spark", "--gpu rtx5090"],
         ),
         (
             ["rx6600"],
             [
-                "No wheel is known for it.",
+                "No wheel is known for this GPU.",
                 "rx6600 (gfx1032): no ROCm is known to support it; no release",
                 "users report that `HSA_OVERRIDE_GFX_VERSION=10.3.0` makes gfx1032 run code for gfx1030",
                 "build for gfx1030, `tfdock advise --gpu gfx1030`, and run the wheel with `HSA_OVERRIDE",

@@ -105,7 +105,7 @@ def test_a_library_that_nobody_names_follows_the_toolkit_that_is_asked_for(desk:
 
 def test_where_only_an_image_is_missing_one_of_ones_own_is_named(desk: Desk) -> None:
     asked = 'schema: 1\ntensorflow: "2.3.1"\npython: "3.9"\naccelerator: cpu\n'
-    hint = "an image of your own could try it, untested: `allow_untested: true`, `base: …`"
+    hint = "you could try it, untested, with an image of your own: `allow_untested: true`, `base: …`"
     assert hint in desk.problems(asked)[0].why
     assert str(desk.resolve(asked + "allow_untested: true\nbase: me/x:1\n").base) == "me/x:1"
     assert hint not in desk.problems(asked + "base: me/x:1\n")[0].why
@@ -137,9 +137,9 @@ base: {base}
         ),
         ("debian:12-slim", 'cuda: "12.3"\ncompiler: nvcc', "plain Debian 12: CUDA is not in it"),
         ("ubuntu", 'cuda: "12.3"\ncompiler: nvcc', "plain Ubuntu: CUDA is not in it"),
-        ("fedora:40", 'cuda: "12.3"\ncompiler: nvcc', "what a build needs is installed with apt"),
-        ("fedora:30", "accelerator: cpu", "what a build needs is installed with apt"),
-        ("archlinux", "accelerator: cpu", "what a build needs is installed with apt"),
+        ("fedora:40", 'cuda: "12.3"\ncompiler: nvcc', "tfdock installs a build's tools with apt"),
+        ("fedora:30", "accelerator: cpu", "tfdock installs a build's tools with apt"),
+        ("archlinux", "accelerator: cpu", "tfdock installs a build's tools with apt"),
     ],
 )
 def test_what_a_plain_distribution_lacks_is_told(desk: Desk, base: str, more: str, message: str) -> None:

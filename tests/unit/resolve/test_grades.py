@@ -166,7 +166,7 @@ def test_a_source_of_ones_own_may_be_mended_and_keeps_its_release(desk: Desk) ->
 
 def test_what_failed_for_some_and_was_built_by_others_is_a_warning(desk: Desk) -> None:
     (warning,) = desk.resolve(DISPUTED).warnings
-    assert warning.message == "TensorFlow 2.0 with CUDA 10.2.89 failed for some and was built by others"
+    assert warning.message == "TensorFlow 2.0 with CUDA 10.2.89 failed for some users and was built by others"
     assert "inoryy" in warning.why
 
 

@@ -171,7 +171,7 @@ def test_every_choice_has_a_value_a_source_and_a_reason(made_up: Desk, text: str
         (HEAD + "debug: {mode: fastbuild}", "debug", "fastbuild", "profile", "as asked"),
         (HEAD, "wheel.name", "tensorflow", "default", "the requirement of `pip install`"),
         (HEAD + "wheel: {name: mine}", "wheel.name", "mine", "profile", "as asked"),
-        (HEAD, "wheel.local_version", "none", "default", "tells the wheel from the official one"),
+        (HEAD, "wheel.local_version", "none", "default", "distinguishes the wheel from the official wheel"),
     ],
 )  # fmt: skip
 def test_a_choice_says_who_made_it_and_why(
@@ -289,7 +289,7 @@ def test_an_official_list_is_taken_as_far_as_the_toolkit_that_is_asked_for_compi
     resolution = made_up.resolve(HEAD + "accelerator: cuda\ncuda: '20.0.1'\n")
     assert resolution.targets == ("sm_86",)
     (choice,) = [choice for choice in resolution.choices if choice.field == "targets"]
-    assert choice.reason == "the official wheel's list, as far as this build can have it"
+    assert choice.reason == "the official wheel's list, without targets that this build cannot have"
 
 
 def test_a_way_out_reads_as_it_stands_in_a_profile(made_up: Desk) -> None:
@@ -751,7 +751,7 @@ def test_what_depends_on_the_machine_that_builds_is_asked_for_by_name(
     text = f"{HEAD}{line.format(flag)}\n"
     (problem,) = made_up.problems(text)
     assert (problem.code, problem.field) == ("flag-is-a-choice", path)
-    assert problem.fix.startswith("remove it, or write `optimize: native`")
+    assert problem.fix.startswith("remove the option, or write `optimize: native`")
     assert "-native-" in made_up.resolve(text + "optimize: native\n").build_id
     assert "native" not in made_up.resolve(text.replace("native", "x86-64")).build_id
 
@@ -942,7 +942,7 @@ def test_a_compiler_that_nobody_knows_is_refused_with_those_that_are_known(
 @pytest.mark.parametrize(
     ("compiler", "code", "message", "why"),
     [
-        pytest.param("{name: acc, version: '10'}", "host-compiler-too-new", "npu 3.1 takes no acc newer than 9",
+        pytest.param("{name: acc, version: '10'}", "host-compiler-too-new", "npu 3.1 accepts no acc newer than 9",
                      "`host_compiler` says acc 10", id="too new"),
         pytest.param("{name: acc, version: '4'}", "host-compiler-too-old",
                      "TensorFlow 9.9 cannot be compiled by acc 4",

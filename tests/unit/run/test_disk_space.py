@@ -29,7 +29,7 @@ def test_a_disk_that_once_was_short_stays_so_and_is_told_with_what_takes_room(tm
     (problem,) = room.error("compile", " after 5 of 9 actions", "it stays in the cache").problems
     assert problem.message == (
         f"phase compile was stopped after 5 of 9 actions, before the disk of the cache ({tmp_path}) was full: "
-        "3.0 GiB of 30.0 GiB left, of which 1.0 GiB shall stay free; it stays in the cache"
+        "3.0 GiB of 30.0 GiB left, but 1.0 GiB must stay free; it stays in the cache"
     )
     assert problem.why is not None
     assert problem.why.index("disk 0.3 MiB") < problem.why.index("repository 0.0 MiB")

@@ -78,13 +78,13 @@ def error(status: int, *tail: str, memory: bool = False) -> OutOfMemory:
 @pytest.mark.parametrize(
     ("status", "tail", "memory", "begins", "of_bazel"),
     [
-        pytest.param(1, (), True, "the kernel killed a process of phase compile for memory", False, id="event"),
-        pytest.param(137, (), True, "the kernel killed the container of phase compile for memory", False, id="137"),
-        pytest.param(1, (GCC,), True, "the kernel killed a compiler of phase compile for memory", False, id="gcc"),
-        pytest.param(1, (LD,), True, "the kernel killed the linker of phase compile for memory", False, id="ld"),
+        pytest.param(1, (), True, "killed a process of phase compile because memory ran out", False, id="event"),
+        pytest.param(137, (), True, "killed the container of phase compile because memory ran out", False, id="137"),
+        pytest.param(1, (GCC,), True, "killed a compiler of phase compile because memory ran out", False, id="gcc"),
+        pytest.param(1, (LD,), True, "killed the linker of phase compile because memory ran out", False, id="ld"),
         pytest.param(37, (BAZEL,), True, "the kernel killed Bazel's server of phase compile", False, id="server"),
         pytest.param(
-            37, (BAZEL,), False, "Bazel's server of phase compile was killed, though not for the container's", False,
+            37, (BAZEL,), False, "phase compile was killed because the memory of the machine, not of", False,
             id="the machine ran out, and no event tells",
         ),
         pytest.param(33, (), False, "Bazel's own Java heap of 1.0 GiB was too small", True, id="33"),
@@ -109,7 +109,7 @@ def test_each_way_to_run_out_of_memory_has_words_of_its_own(
 def test_with_one_job_already_it_takes_more_memory_and_says_how_much(memory: float, wanted: str) -> None:
     (problem,) = failures(GCC, jobs=1, memory=int(memory * GIB)).container_error(1, memory=True).problems
     assert problem.fix is not None
-    assert problem.fix.startswith(f"give it {wanted} of memory or more: it has one job already; then run")
+    assert problem.fix.startswith(f"give it {wanted} of memory or more: it runs only one job already; then run")
     assert "jobs:" not in problem.fix
 
 

@@ -81,7 +81,7 @@ def test_a_build_of_another_trust_domain_does_not_take_the_build_id_of_a_release
 ) -> None:
     own = houses.publish(house, salt="own")
     told = refused(house, domain=OTHER, salt="evil", version=version)
-    assert f"is of the trust domain release, not {OTHER}" in told
+    assert f"belongs to the trust domain release, not {OTHER}" in told
     assert "the trust domain" in refused(house, domain=OTHER, salt="own"), "the same bytes are another's record too"
     houses.publish(house, salt="again")
     own.unlink()

@@ -112,7 +112,7 @@ def _digest(message: bytes) -> Digest:
         elif field == _DIGEST_SIZE and isinstance(value, int):
             size = value
     if not _HASH.fullmatch(name):
-        raise MalformedEntry("it names a digest that is none")
+        raise MalformedEntry("it names an invalid digest")
     return Digest(name, size)
 
 

@@ -18,12 +18,12 @@ from tfdock.host.untrusted_folders import NotPlain, UntrustedFolder
 from tfdock.knowledge.release_rows import SourceArchive
 from tfdock.oci import http
 
-_LARGEST = 4 << 30  #: Bytes of an archive at most. TensorFlow's largest download, LLVM, has a twentieth.
+_LARGEST = 4 << 30  #: Bytes of an archive at most. TensorFlow's largest download, LLVM, has a twentieth of this.
 _CHUNK = 1 << 20
 
 
 def has_archive(repository: UntrustedFolder, row: SourceArchive) -> bool:
-    """Return whether a repository cache has an archive. Its content was checked when it came."""
+    """Return whether a repository cache has an archive. Its content was checked when it arrived."""
     return repository.exists(_name(row))
 
 
@@ -47,7 +47,7 @@ def download(row: SourceArchive, repository: UntrustedFolder, mirror: str | None
     raise NetworkError.of(
         "source-archive-missing",
         f"no server gave {row.archive}, whose own address is dead since {row.gone}: {'; '.join(reasons)}",
-        (f"add an address that has it: {HOW_TO_ADD}", "set `archives` to a mirror that has it"),
+        (f"add an address that has the archive: {HOW_TO_ADD}", "set `archives` to a mirror that has the archive"),
         why=f"the source downloads {row.original} with the sha256 {row.sha256}",
     )
 

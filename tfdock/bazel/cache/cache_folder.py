@@ -205,8 +205,8 @@ class CacheFolder:
     def opened(cls, path: Path) -> CacheFolder:
         """Return the cache folder at a path. An empty or missing folder becomes a cache folder.
 
-        Raises ProfileError (`cache-foreign`) for a folder with other files, or one that other users can write to. It
-        stays unchanged.
+        Raises ProfileError (`cache-foreign`) for a folder with other files, or one that other users can write to.
+        Such a folder stays unchanged.
         """
         root = path.absolute()
         with suppress(OSError):  # the next step reports it
@@ -254,7 +254,7 @@ class CacheFolder:
                     raise ProfileError.of(
                         "cache-foreign",
                         f"the cache folder {path} {who}",
-                        (f"if it is yours, run `chmod go-w {path}`", "give another folder (`--cache-dir`)"),
+                        (f"if the folder is yours, run `chmod go-w {path}`", "give another folder (`--cache-dir`)"),
                         why="builds trust the content of the cache",
                     )
 
@@ -267,8 +267,8 @@ class CacheFolder:
             examples = ", ".join(f"`{entry[:40]}`" for entry in foreign[:3]) + (", …" if len(foreign) > 3 else "")
             raise ProfileError.of(
                 "cache-foreign",
-                f"{self.root} is not a cache folder of tfdock's: it holds {examples}, and no `{TAG}` of tfdock's",
-                "give another folder (`--cache-dir`), or one that is empty or does not exist",
+                f"{self.root} is not a cache folder of tfdock: it holds {examples}, and no `{TAG}` that tfdock wrote",
+                "give another folder (`--cache-dir`): a cache of tfdock, or an empty or new folder",
             )
 
     @property
@@ -334,7 +334,8 @@ def is_whiteout(file: FoundFile) -> bool:
 def check_writable(path: Path, depth: int) -> None:
     """Raise BuildFailed for a folder, at most `depth` levels down, in which this user cannot write.
 
-    Bazel runs as this user. With such a folder it fails, or stores nothing and compiles everything again next time.
+    Bazel runs as this user. With such a folder Bazel fails, or stores nothing and compiles everything again next
+    time.
     """
     with suppress(FileNotFoundError), opened(path) as folder:
         _check_writable(folder, depth)
@@ -367,7 +368,9 @@ def _not_writable(folder: UntrustedFolder, within: FoundFile | None = None) -> P
         why, fix = f"its mode is {stat.filemode(status.st_mode)}", "`chmod -R u+rwX` the cache"
     else:
         fix = f"was a build run as another user? {fix}"
-    return Problem("folder-not-writable", f"cannot write to {path}: {why}", f"{fix}, or give another (`--cache-dir`)")
+    return Problem(
+        "folder-not-writable", f"cannot write to {path}: {why}", f"{fix}, or give another folder (`--cache-dir`)"
+    )
 
 
 # --- files --------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class PushedCache:
     sent: int = 0  #: Bytes of those packs.
     there: int = 0  #: Entries that the registry had.
     incomplete: int = 0  #: Actions that were left out, because a blob of theirs is not here.
-    native: int = 0  #: Actions that were left out, because only this machine can run what they compile.
+    native: int = 0  #: Actions that were left out, because only this machine can run the compiled code.
     gone: int = 0  #: Packs that were replaced.
 
 

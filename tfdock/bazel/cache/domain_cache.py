@@ -35,8 +35,8 @@ def filesystem_now(folder: Path) -> int:
 def take_over(disk: DiskCache, other: DiskCache, check: Callable[[], None]) -> int:
     """Fill an empty cache with the entries of another domain's cache; return their bytes. All of them, or none.
 
-    The caller holds the empty cache alone. The other may change meanwhile. Copies, not links: a container could write
-    to a file that both have. `check` is called before each entry, and raises to end the work. Raises OSError.
+    The caller holds the empty cache alone. The other cache may change meanwhile. Copies, not links: a container could
+    write to a file that both have. `check` is called before each entry, and raises to end the work. Raises OSError.
     """
     clear_work(disk)
     make_folder(disk.work)
@@ -84,7 +84,7 @@ def drop_copies(disk: DiskCache, release: DiskCache, since: int) -> int:
 
 
 def clear_work(disk: DiskCache) -> None:
-    """Remove the kernel's own folder beside a domain's cache, as far as this user may; no container has it."""
+    """Remove the overlay's work folder beside a domain's cache, as far as this user may; no container uses it."""
     with suppress(OSError):
         # It belongs to root. An ordinary user can remove it while it is empty.
         for folder in (disk.work / "work", disk.work):

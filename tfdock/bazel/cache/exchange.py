@@ -94,7 +94,7 @@ class Exchange:
                     "image-not-found",
                     f"the registry {self.stored.image.registry} has no cache `{self.stored.image}`, "
                     "or you have no permission to see it",
-                    f"check the name; push one first: `tfdock cache push {self.stored.image}`",
+                    f"check the name; push a cache first: `tfdock cache push {self.stored.image}`",
                 )
             shelves = stored[0].shelves
             # Without keys, only the named trust domains count: caches of other domains need a request by name.

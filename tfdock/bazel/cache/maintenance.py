@@ -327,9 +327,9 @@ def prune(
 ) -> PrunedCache:
     """Make a cache smaller: first unused entries, then the least recently used. The caller holds `alone`.
 
-    With `before` (Unix seconds), actions go that were last used before it, and downloads: of Bazel's repository
-    cache, and for trials of wheels. With `max_size` (bytes of the whole folder), actions go as `cache_pruning`
-    decides.
+    With `before` (Unix seconds), actions and downloads that were last used before that time are removed. The
+    downloads are those in Bazel's repository cache and those for trials of wheels. With `max_size` (bytes of the
+    whole folder), `cache_pruning` chooses the actions to remove.
     """
     output_folders = outputs(cache)
     listings = [listing(disk) for disk in cache.disks()]

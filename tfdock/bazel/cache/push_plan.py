@@ -7,7 +7,7 @@ still had half of its bytes;
 - there are more than 32 packs, and it holds less than 16 MiB.
 
 The last two apply only if the pushing machine has every entry of the pack. A change is a push that sends something.
-Of more than 8 toolchains, the one with the oldest change is removed.
+If there are more than 8 toolchains, the toolchain with the oldest change is removed.
 """
 
 from __future__ import annotations

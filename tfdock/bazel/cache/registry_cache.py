@@ -47,7 +47,10 @@ class Pack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shelf:
-    """The packs of a toolchain, oldest first. `pushes` counts its changes, `moment` is the time of the last one."""
+    """The packs of a toolchain, oldest first.
+
+    `pushes` counts its changes, `moment` is the time of the last change.
+    """
 
     packs: tuple[Pack, ...] = ()
     pushes: int = 0
@@ -153,7 +156,7 @@ class OutgoingPack:
 
 @dataclass
 class StoredCache(NamedArtifact):
-    """A cache under a name in a registry. Every method raises what `Repository` raises, and VerificationFailed."""
+    """A cache under a name in a registry. Every method raises the errors of `Repository`, and VerificationFailed."""
 
     kind: ArtifactKind = CACHES
     _tables: dict[Digest, PackContents] = field(default_factory=dict)

@@ -14,7 +14,8 @@ HOW_TO_ADD = "a row with this `sha256` in `source_archives.yaml` of a `--knowled
 def addresses(row: SourceArchive, mirror: str | None = None) -> tuple[str, ...]:
     """Return the addresses to try for an archive. The mirror comes first, then the row's addresses.
 
-    The mirror has each address below its own, without the scheme: `https://mirror.example/github.com/x/y.tar.gz`.
+    The mirror's address is followed by the archive's address without its scheme:
+    `https://mirror.example/github.com/x/y.tar.gz`.
     """
     return (*(mirrored(mirror, url) for url in (row.original, *row.urls) if mirror), *row.urls)
 
@@ -25,7 +26,7 @@ def mirrored(mirror: str, url: str) -> str:
 
 
 def sum_beside(text: str, url: str) -> str:
-    """Return the sha256 that a rule in a WORKSPACE or *.bzl gives an address; empty if the text has none for it."""
+    """Return the sha256 that a rule in a WORKSPACE or *.bzl states for an address; empty if it states none."""
     for place in re.finditer(re.escape(url), text):
         # A rule ends with a line that begins with a bracket. Other rules have other sums.
         before = re.split(r"^ {0,8}\)", text[: place.start()], flags=re.MULTILINE)[-1]

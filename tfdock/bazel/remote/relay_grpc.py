@@ -93,7 +93,7 @@ class Frame:
 
     @property
     def block(self) -> bytes:
-        """The part of a header block that it carries."""
+        """The part of a header block in this frame."""
         if self.kind == _CONTINUATION:
             return self.body
         # RFC 9113, section 6.2: a byte with the length of the padding, then five bytes of priority.
@@ -269,7 +269,7 @@ class _Connection:
         status = next((value for name, value in headers if name == b"grpc-status"), b"")
         self.line.hits += status == b"0"
         if status in _DENIED:
-            self.line.lost = "it no longer takes the credentials"
+            self.line.lost = "it no longer accepts the credentials"
 
 
 def _extend_block(block: bytes, frame: Frame) -> bytes:
@@ -370,7 +370,7 @@ def capabilities(
         if not data:
             raise ConnectionResetError(0, "the connection was closed")
         if data.startswith(b"HTTP/1"):  # h2 would take it for the begin of a long frame
-            raise ValueError("what it speaks is not HTTP/2")
+            raise ValueError("its answer is not HTTP/2")
         try:
             for event in connection.receive_data(data):
                 if isinstance(event, h2.events.DataReceived):
@@ -380,7 +380,7 @@ def capabilities(
                 if isinstance(event, h2.events.StreamEnded | h2.events.StreamReset | h2.events.ConnectionTerminated):
                     return _status(headers), headers.get("grpc-message", "")
         except h2.exceptions.ProtocolError:
-            raise ValueError("what it speaks is not HTTP/2") from None
+            raise ValueError("its answer is not HTTP/2") from None
 
 
 def _status(headers: dict[str, str]) -> str:

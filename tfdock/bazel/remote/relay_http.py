@@ -227,7 +227,7 @@ def _is_usable(line: RelayLine, status: int, *, upload: bool) -> bool:
     if status in _REFUSED and upload:
         line.no_uploads = True
     elif status in _REFUSED:
-        line.lost = f"it no longer takes the credentials ({status})"
+        line.lost = f"it no longer accepts the credentials ({status})"
     elif status == 200 or status in ((201, 202, 204) if upload else _ABSENT):
         return True
     else:

@@ -132,7 +132,7 @@ def check(remote: Remote, settings: Settings) -> None:
         except _AccessDenied as refused:
             raise NetworkError.of(
                 "remote-denied",
-                f"the remote {role} {line.endpoint} does not take the credentials: {refused}"
+                f"the remote {role} {line.endpoint} does not accept the credentials: {refused}"
                 if line.headers
                 else f"the remote {role} {line.endpoint} requires credentials: {refused}",
                 f"give {VARIABLE}='Authorization: …' with {_variable(role)}, or set `remote_credential_helper`",
@@ -140,7 +140,7 @@ def check(remote: Remote, settings: Settings) -> None:
         except _UnexpectedAnswer as strange:
             raise NetworkError.of(
                 "remote-unusable",
-                f"the remote {role} {line.endpoint} answers, but not as one: {strange}",
+                f"the remote {role} {line.endpoint} answers, but not as a remote {role}: {strange}",
                 "check its address, path and instance name",
             ) from None
         # Before OSError, which it is as well.
@@ -148,14 +148,15 @@ def check(remote: Remote, settings: Settings) -> None:
             raise NetworkError.of(
                 "remote-untrusted",
                 f"the remote {role} {line.endpoint} cannot be trusted: {relay_line.failure_reason(error)}",
-                "give its authority's certificates with SSL_CERT_FILE, or add them to this machine's",
+                "give its authority's certificates with SSL_CERT_FILE, or add them to this machine's certificates",
             ) from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             why = _reason(line, error)
             raise NetworkError.of(
                 "remote-unreachable",
                 f"the remote {role} {line.endpoint} cannot be reached: {why}",
-                f"start it, correct the address, or build without it (leave out {_variable(role)}, or `cache:`)",
+                f"start the server, correct the address, or build without it (leave out {_variable(role)}, or "
+                "`cache:`)",
             ) from None
 
 
@@ -184,7 +185,7 @@ class _UnexpectedAnswer(Exception):
 
 def _reason(line: relay_line.RelayLine, error: Exception) -> str:
     if isinstance(error, UnicodeError):  # of IDNA, from whatever looks the name up
-        return "its name cannot be one"
+        return "its name cannot be a host name"
     if isinstance(error, OSError):
         return relay_line.failure_reason(error)
     return f"its protocol is not HTTP{'' if line.endpoint.http else '/2'}"
@@ -282,9 +283,11 @@ class EndpointWatch:
                 f"warning: the remote {role} {line.endpoint} was lost ({line.lost}); the build continues without it"
             )
         if line.no_uploads:
-            return f"warning: the remote {role} {line.endpoint} takes no uploads; the build only reads from it"
+            return f"warning: the remote {role} {line.endpoint} accepts no uploads; the build only reads from it"
         if line.trouble:
-            return f"warning: the remote {role} {line.endpoint} answers {line.trouble}; this is done locally instead"
+            return (
+                f"warning: the remote {role} {line.endpoint} answers {line.trouble}; the build works locally instead"
+            )
         return ""
 
     @property

@@ -61,7 +61,7 @@ def advise(
         write_profile(output, advice.offer.text)
         console.tell(f"wrote {output}")
     elif output is not None:
-        console.tell(f"{output} was not written: `tfdock check` would accept no profile")
+        console.tell(f"{output} was not written: no profile was found that `tfdock check` accepts")
     if as_json:
         print_json("tfdock.advise/1", True, _document(base, advice, output))
         return
@@ -182,7 +182,7 @@ def _verdict(advice: Advice, wheel: AdvisedWheel | None, style: console.Style) -
     if not (advice.apart or advice.mixed):
         return style.bad(f"No better build is known for {_whom(advice)}.")
     alone, which = len(advice.gpus) == 1, "both" if len(advice.gpus) == 2 else "all of them"
-    return style.bad("No wheel is known for it." if alone else f"No single wheel serves {which}.")
+    return style.bad("No wheel is known for this GPU." if alone else f"No single wheel serves {which}.")
 
 
 def _pip(wheel: AdvisedWheel, python: str | None) -> str:
@@ -303,7 +303,7 @@ def _vendor(advice: Advice) -> Iterator[str]:
     if advice.vendors:
         wheel = advice.vendors
         own = f"try {wheel.vendor}'s own wheel of TensorFlow {wheel.release} first"
-        yield f"{own}: `{wheel.project}`; {wheel.vendor}'s installation page says from where"
+        yield f"{own}: `{wheel.project}`; {wheel.vendor}'s installation page names its package index"
 
 
 def _build(advice: Advice, output: Path | None) -> str:
@@ -339,7 +339,7 @@ def _fixes_without_profile(advice: Advice) -> Iterator[str]:
         for row in advice.overrides:
             again = _again(advice, gpus=[row.runs_as])
             yield f"as users report: build for {row.runs_as}, `{again}`, and run the wheel with `{row.setting}`"
-        known = f"`tfdock gpus {names[0]}` shows what is known about it"
+        known = f"`tfdock gpus {names[0]}` shows the known facts about this GPU"
         yield known
         if not advice.overrides and not advice.elsewhere:
             yield "or build for the CPU of that machine: `tfdock init --gpu cpu`"
@@ -347,7 +347,7 @@ def _fixes_without_profile(advice: Advice) -> Iterator[str]:
         image = (
             ""
             if advice.buildable
-            else "; no base image is known for it: add a row to `images.yaml` in a `--knowledge` folder"
+            else "; no base image is known for such a machine: add a row to `images.yaml` in a `--knowledge` folder"
         )
         yield f"build it on a machine of that kind, {advice.elsewhere}: `tfdock build` compiles for its own{image}"
     elif not (advice.python and advice.python not in advice.wheel.pythons and _starts(advice)):

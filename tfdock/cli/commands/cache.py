@@ -252,7 +252,7 @@ def prune(
     max_size: Annotated[
         str | None,
         typer.Option(
-            "--max-size", help="Remove entries until the whole cache takes no more than this.", metavar="20GiB"
+            "--max-size", help="Remove entries until the whole cache takes no more than this size.", metavar="20GiB"
         ),
     ] = None,
     older_than: Annotated[

@@ -68,14 +68,17 @@ def check(
         ),
     ] = False,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Write a way out of a refusal into the profile. Ask which, if several.")
+        bool,
+        typer.Option(
+            "--fix", help="Write a change that fixes a refusal into the profile. If there are several, ask."
+        ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --fix, ask nothing and take the first way.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --fix, ask nothing and make the first change.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Also say what this machine lacks. No engine and no network is needed."""
     if yes and not fix:
-        raise typer.BadParameter("`--yes` answers the question of `--fix`, which is not there")
+        raise typer.BadParameter("`--yes` answers the question of `--fix`, but `--fix` is missing")
     if wish and fix:
         raise typer.BadParameter(f"`--fix` changes files: leave `{wish.words}` out")
     preparer, places = preparer_for(settings, allow_untested=allow_untested, wish=wish), build_places(settings)
@@ -217,13 +220,15 @@ def _write_way_out(
     written = preparer.read(name)
     path, style = Path(written.file), console.Style(sys.stderr)
     if name == STDIN or path.parent == loader.profiles() or not os.access(path, os.W_OK):
-        raise _not_taken(name, "you may not write to this profile", "save it as a file of yours: `NAME.yaml`")
+        raise _not_taken(name, "you may not write to this profile", "save the profile as your own file: `NAME.yaml`")
     # An automatic fix must not change the GPUs, allow untested combinations, or override a parent profile.
     harmless = [way for way in ways if not (written.extended or way.question or {*way.change} & {*DEVICES})]
     if not (yes or asking):
-        raise _not_taken(name, "there is no terminal to ask which way to take", "`--fix --yes` takes the first")
+        raise _not_taken(
+            name, "there is no terminal to ask which change to make", "`--fix --yes` makes the first change"
+        )
     if yes and not harmless:
-        why = "every way changes the GPUs or allows the untested, or the profile extends another"
+        why = "every possible change alters the GPUs or allows untested combinations, or the profile extends another"
         raise _not_taken(name, why, "choose on a terminal: `tfdock check --fix PROFILE`")
     way = harmless[0] if yes or ways == harmless[:1] else _asked_way(ways, default=int(ways[0] in harmless))
     if way is None:
@@ -258,7 +263,11 @@ def _changed_text(written: WrittenProfile, change: Change) -> str:
     with suppress(ProfileError):
         if profiles.read(text, written.file, written.extended)[0] == changed(written.profile, change):
             return text
-    raise _not_taken(written.file, "tfdock cannot change its layout", "write the change by hand, or a field a line")
+    raise _not_taken(
+        written.file,
+        "tfdock cannot change a file with this layout",
+        "make the change by hand, or write each field on its own line",
+    )
 
 
 def _not_taken(file: str, why: str, fix: str) -> ProfileError:

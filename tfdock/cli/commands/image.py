@@ -203,7 +203,10 @@ def _split_names(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple
     *builds, last = names
     if _is_repository(last):
         if not builds:
-            message, fix = f"`{last}` is a repository, and no build is given", "name a profile or a wheel before it"
+            message, fix = (
+                f"`{last}` is a repository, and no build is given",
+                "name a profile or a wheel before the repository",
+            )
             raise ProfileError.of("image-nothing-named", message, fix)
         return tuple(builds), _repository(last)
     if not registries:
@@ -211,7 +214,7 @@ def _split_names(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple
             "registries-unset",
             "no repository to push to: the command names none, and the setting `registries` is empty",
             (
-                "name it last: `tfdock image push PROFILE ghcr.io/me/wheels`",
+                "name the repository last: `tfdock image push PROFILE ghcr.io/me/wheels`",
                 "set TFDOCK_REGISTRIES, or `registries: [ghcr.io/me/wheels]` in the configuration file",
             ),
         )

@@ -53,10 +53,11 @@ def init(
         ),
     ] = None,
     tensorflow: Annotated[
-        str | None, typer.Option(help="The TensorFlow release. The default is the newest one that fits.", metavar="X")
+        str | None,
+        typer.Option(help="The TensorFlow release. The default is the newest release that fits.", metavar="X"),
     ] = None,
     python: Annotated[
-        str | None, typer.Option(help="The Python version. The default is the newest one that fits.", metavar="Y")
+        str | None, typer.Option(help="The Python version. The default is the newest version that fits.", metavar="Y")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Use the defaults and ask nothing.")] = False,
     as_json: AsJson = False,

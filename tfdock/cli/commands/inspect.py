@@ -195,7 +195,10 @@ def _lines(base: KnowledgeBase, inspection: Inspection) -> Iterator[tuple[str, s
     yield from _code(code, style)
     facts = facts_of_wheel(base, inspection)
     if facts.choices:
-        yield f"  {style.warn('note:')} it has libraries for {', '.join(facts.choices)}, and loads one set", " " * 8
+        yield (
+            f"  {style.warn('note:')} the wheel has libraries for {', '.join(facts.choices)}, and loads one set",
+            " " * 8,
+        )
     if facts.unsearched:
         yield f"  {style.warn('note:')} {console.clean(unsearched_limit(facts.unsearched))}", " " * 8
     apart = merged(library.embedded for library in own if library.embedded)
@@ -203,8 +206,8 @@ def _lines(base: KnowledgeBase, inspection: Inspection) -> Iterator[tuple[str, s
         held = ", ".join((*apart.sass, *apart.ptx, *apart.amdgpu))
         count = sum(container.count for container in apart.containers)
         yield (
-            f"  {style.warn('note:')} {count} more containers lie among the constants of the libraries, as MLIR's "
-            f"kernels do; they hold {held}",
+            f"  {style.warn('note:')} {count} more containers of GPU code lie among the constants of the libraries, "
+            f"as MLIR's kernels do; they hold {held}",
             " " * 8,
         )
     covered = coverage(base, facts)

@@ -189,7 +189,7 @@ def _driver(base: KnowledgeBase, facts: TargetFacts) -> str:
     """Return the driver that both the GPU and its first toolkit accept: `570.86.16 or newer (WSL2: 570)`."""
     if facts.embedded:
         return "part of the board's operating system"
-    known = f"{facts.driver_max} is the last that knows the GPU" if facts.driver_max else ""
+    known = f"{facts.driver_max} is the last driver that knows the GPU" if facts.driver_max else ""
     if not facts.needs_driver:
         return known
     windows = f" (WSL2: {facts.needs_driver_windows})" if facts.needs_driver_windows else ""

@@ -85,8 +85,8 @@ def matrix(
         int | None,
         typer.Option(
             "--shards",
-            help="Split the wheels into N jobs of about equal time. Wheels of one toolchain stay in one job. By "
-            "default each wheel is a job. Wheels for different runners are never in one job.",
+            help="Split the wheels into N jobs of about equal time. Wheels of one toolchain stay in one job. "
+            "By default each wheel has its own job. Wheels for different runners are never in one job.",
             metavar="N",
             min=1,
             max=10_000,

@@ -136,7 +136,7 @@ def _find_record(name: str, wheelhouse: Path, state: Path) -> UntrustedPath:
     raise ProfileError.of(
         "record-not-found",
         f"`{name}` is not a record, and not a build id in {wheelhouse}",
-        f"{others}Give a record.json, its folder, or a build id with the `--wheelhouse` it is in",
+        f"{others}Give a record.json, its folder, or a build id together with its `--wheelhouse`",
     )
 
 

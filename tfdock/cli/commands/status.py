@@ -53,7 +53,7 @@ def status(settings: Settings, as_json: AsJson = False) -> None:
     if living:
         console.tell("`tfdock logs -f RUN` follows a run; `kill PROCESS` stops it and keeps the cache")
     elif not rows:
-        console.say(f"no build runs, and {settings.wheelhouse.absolute()} has none that ended")
+        console.say(f"no build runs, and {settings.wheelhouse.absolute()} has no ended build")
 
 
 @app.command(
@@ -95,7 +95,9 @@ def _print_log(run: RunState, settings: Settings, *, follow: bool) -> None:
     reader, goes_on = os.fstat(1), run.state == "running"
     with open_plain_file(Path(run.log)) as log:
         if log is None:
-            raise ProfileError.of("run-not-found", f"the log {run.log} is gone", "`tfdock status` lists the others")
+            raise ProfileError.of(
+                "run-not-found", f"the log {run.log} is gone", "`tfdock status` lists the other runs"
+            )
         if follow and (size := log.seek(0, 2)) > _TAIL:
             log.seek(size - _TAIL)
             log.readline()

@@ -43,7 +43,7 @@ def _open_wheelhouse(settings: Settings) -> Iterator[store.Wheelhouse]:
         raise ProfileError.of(
             "wheelhouse-not-found",
             f"wheelhouse not found: {root}",
-            "name the wheelhouse with `--wheelhouse`; `tfdock build` makes one",
+            "name the wheelhouse with `--wheelhouse`; `tfdock build` makes a wheelhouse",
         )
     try:
         yield store.Wheelhouse(root)
@@ -200,7 +200,7 @@ def serve(
             raise ProfileError.of(
                 "wheelhouse-not-indexed",
                 f"{house.root} has no index",
-                f"make it: `{making}`; later builds and pulls update it",
+                f"make the index: `{making}`; later builds and pulls update it",
             )
         wanted = _example(house.root, index.hashes())
 
@@ -264,7 +264,9 @@ def prune(
     max_size: Annotated[
         str | None,
         typer.Option(
-            "--max-size", help="Remove the oldest wheels until the others take no more than this.", metavar="20GiB"
+            "--max-size",
+            help="Remove the oldest wheels until the others take no more than this size.",
+            metavar="20GiB",
         ),
     ] = None,
     keep_latest: Annotated[

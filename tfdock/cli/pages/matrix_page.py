@@ -24,7 +24,7 @@ MARKS = {"passed": "✓", "failed": "✗", "skipped": "–"}
 
 
 def counts(report: Document) -> str:
-    """Return how many cells ended how: `1 failed, 3 built, 2 impossible`."""
+    """Return the number of cells with each outcome: `1 failed, 3 built, 2 impossible`."""
     return ", ".join(f"{count} {OUTCOMES[status].word}" for status, count in report["counts"].items()) or "no cells"
 
 

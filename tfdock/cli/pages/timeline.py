@@ -59,7 +59,7 @@ class Timeline:
 
 
 def timeline(profile: TraceProfile) -> Timeline | None:
-    """Return the timeline of the build's actions, without Bazel's internal ones. None without actions."""
+    """Return the timeline of the build's actions, without Bazel's internal actions; None without actions."""
     actions = [action for action in profile.actions if action.how != "own"]
     if not actions:
         return None

@@ -1,4 +1,4 @@
-"""Runtime images: Python, a finished wheel and what that requires, tried before the image gets its name.
+"""Runtime images: Python, a finished wheel and its requirements, tried before the image gets its name.
 
 In: a wheel of the wheelhouse, a runtime section of a profile. Out: an image on the engine or in a registry.
 

@@ -174,7 +174,7 @@ def _lacking(knowledge: KnowledgeBase, inspection: Inspection, rows: Sequence[Ru
     unknown = [row for row in rows if not row.package]
     needed = [row.library for row in unknown if row.use is None]
     if needed:
-        yield f"{', '.join(needed)}: no package is known that has them, and without them the wheel uses no GPU"
+        yield f"{', '.join(needed)}: no known package has these libraries, and without them the wheel uses no GPU"
     yield from (f"{row.library}, for {row.use}: no package with it is known" for row in unknown if row.use)
     toolkit, major = _toolkit(knowledge, inspection), toolkit_major(knowledge, inspection)
     if toolkit and major not in toolkit.packages:

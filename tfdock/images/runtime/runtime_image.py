@@ -84,7 +84,7 @@ class BuiltRuntimeImage:
     labels: Mapping[str, str]  #: Its labels.
     variables: Mapping[str, str]  #: Environment variables that ask for GPUs.
     distributions: tuple[str, ...]  #: Python packages in it.
-    lacking: tuple[str, ...]  #: What a user may miss in it, in sentences.
+    lacking: tuple[str, ...]  #: The parts that the image lacks, in sentences.
     pushed: Mapping[str, str] | None = None  #: `reference` and `digest` in the registry; null without `--push`.
 
 
@@ -214,14 +214,15 @@ class _RuntimeBuild(TrialContainers):
             raise ProfileError.of(
                 "runtime-unknown",
                 f"no image is known with a Python for {tags[0]}",
-                "name an image that has them: `runtime: …` in the profile, and build again",
+                "name an image that has such a Python: `runtime: …` in the profile, and build again",
             )
         linked = linked_to_accelerator(self._knowledge, self._inspection)
         if linked and not asked:
             raise ProfileError.of(
                 "runtime-lacks-libraries",
                 f"the wheel links {', '.join(linked)}, which {image} does not have",
-                "name an image that has them and the wheel's Python: `runtime: …` in the profile, and build again",
+                "name an image that has these libraries and the wheel's Python: `runtime: …` in the profile, and "
+                "build again",
             )
         return image, python
 

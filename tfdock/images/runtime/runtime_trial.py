@@ -95,5 +95,5 @@ def _broken(failed: Sequence[str], log: str) -> VerificationFailed:
         "runtime-image-broken",
         "the image was built, and does not work:\n  " + "\n  ".join(failed),
         f"read the log, {log}; try the wheel by itself (`tfdock verify`); name another base: `runtime: …`",
-        why="it got no name",
+        why="the image got no name",
     )

@@ -429,10 +429,10 @@ def test_credentials_that_run_out_and_uploads_that_are_refused_end_in_one_line_e
         assert client.ask("PUT", KEY, b"x")[0] == 200
         assert client.ask("PUT", KEY, b"x")[0] == 200
         assert [method for method, _, _ in cache.asked] == ["PUT"]
-        assert "takes no uploads" in told(line)[0]
+        assert "accepts no uploads" in told(line)[0]
         cache.refuse["GET"] = 401
         assert client.ask("GET", KEY) == (404, b"")
-        assert "no longer takes the credentials" in told(line)[0]
+        assert "no longer accepts the credentials" in told(line)[0]
 
 
 def test_a_server_that_breaks_off_is_a_miss_and_the_next_question_is_asked_again(tmp_path: Path) -> None:
