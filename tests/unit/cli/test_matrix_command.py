@@ -158,7 +158,7 @@ def test_two_cells_whose_wheels_are_files_of_one_name_are_refused(folder: Path) 
     (folder / "m.yaml").write_text(text)
     (problem,) = refused(folder)
     assert (problem.code, problem.line, problem.column) == ("wheel-name-twice", 5, 20)
-    assert problem.message.startswith(f"{FIRST.replace('12.5.1', '12.5.0')} and {FIRST} are files of one name: ")
+    assert problem.message.startswith(f"{FIRST.replace('12.5.1', '12.5.0')} and {FIRST} have the same file name: ")
     own = "  - {when: {cuda: '12.5.0'}, set: {wheel.local_version: cuda12.5.0.sm86}}\n"
     (folder / "m.yaml").write_text(f"{text}overrides:\n{own}")
     assert len(planned(folder).wanted) == 2

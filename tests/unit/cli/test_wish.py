@@ -118,7 +118,7 @@ def test_a_python_that_nobody_chose_is_named(run: Run) -> None:
     here = "{}.{}".format(*sys.version_info)
     told = run("check", "--gpu", "cpu").stderr
     assert (
-        "note: the wheel is for Python 3.13, the newest that TensorFlow 2.21.0 takes; "
+        "note: the wheel is for Python 3.13, the newest that TensorFlow 2.21.0 accepts; "
         f"tfdock itself runs with Python {here}: `--python {here}` builds for that Python" in told
     )
     assert "note:" not in run("check", "--gpu", "cpu", "--python", "3.13").stderr
@@ -402,7 +402,7 @@ def test_a_cuda_that_pip_does_not_bring_is_a_reason_to_build(run: Run) -> None:
 
 def test_limits_of_the_official_wheel_are_pointed_to(run: Run) -> None:
     told = run("check", "--gpu", "rtx3080", "--python", "3.11").stderr
-    assert "`tfdock advise --gpu rtx3080 --tensorflow 2.21.0` says its limits" in told
+    assert "`tfdock advise --gpu rtx3080 --tensorflow 2.21.0` prints the limits" in told
 
 
 @pytest.mark.parametrize(("answer", "others", "code"), [("n", [], 0), ("n", ["refused.yaml"], 3), ("y", [], 6)])
