@@ -60,7 +60,7 @@ class Reports:
     def judged(self, doubt: RuleFinding) -> RuleFinding | None:
         """Judge a doubt about a part: None if somebody built it, a warning if its version is between built versions.
 
-        Otherwise the doubt stays, and its `why` names who built the part with an edit.
+        Otherwise return the doubt; its `why` names the builds of the part with an edit.
         """
         if any(row.is_exactly(doubt.part, self._facts) for row in (*self._built, *self._covered)):
             return None

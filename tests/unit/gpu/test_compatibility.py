@@ -243,7 +243,7 @@ CASES = """
 2.15 on h100: ptx-jit compute_80
     limit: driver 530.30.02 or newer
 2.15 on rtx5090: ptx-jit compute_80
-    limit: CUDA 12.2, which comes with it, is older than this GPU
+    limit: CUDA 12.2, which comes with the wheel, is older than this GPU
     limit: cuDNN 8.9.4.25, which the wheel uses, has no code for 12.0
 2.15 on k80: no
     reason: its oldest code is for 5.0, and neither machine code nor PTX runs on an older GPU
