@@ -33,9 +33,15 @@ _SUSPICIOUS = (
     " error C", " error LNK", "ommand not found", "undefined reference to", "undefined symbol: ",
     "nvcc fatal", "nvcc error", "ptxas fatal", "nvlink ", "LLVM ERROR", "multiple definition of", ": relocation ",
     "cannot find -l", "#error ", "CMake Error", "No package '", "Error in ",
+    "fatal: ", "E: ", "cp: ", "mv: ", "ln: ", "tar: ", "unzip: ", "patch: ", "curl: (", "gpg: ", "docker: ",
+    "returned a non-zero code",
 )  # fmt: skip
-#: A shell did not find a program. Many scripts continue without it: worth a look, but not reported as an error.
-_NO_PROGRAM = re.compile(r": [Cc]ommand not found$")
+#: A shell did not find a program, or a program of a script (git, cp) failed. Many scripts continue: worth a look, but
+#: not reported as an error.
+_OF_A_SCRIPT = re.compile(
+    r": [Cc]ommand not found$|\A(?:fatal|E|(?:cp|mv|ln|tar|unzip|patch|gpg|docker)): (?!warning|Removing)|"
+    r"\Acurl: \(\d|returned a non-zero code"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +302,7 @@ class Diagnostician:
         self._now = _Epoch(sightings=kept, success=Success(passing.id, line) if passing.ends_well else None)
 
     def _suspect(self, line: int, text: str, below: tuple[str, ...]) -> None:
-        if not (output.is_error(text) or _NO_PROGRAM.search(text)):
+        if not (output.is_error(text) or _OF_A_SCRIPT.search(text)):
             return
         self._learn_versions("\n".join((text, *below)))
         suspect, now = SuspectLine(line, text, below, self._named(text, below)), self._now

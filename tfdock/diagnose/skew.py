@@ -31,6 +31,7 @@ _HAS_IT = re.compile(
 _ANNOUNCED = re.compile(
     r"^ERROR: .{1,900} failed:? \((?:Exit|Segm|Aborted|Killed|Illegal)|error executing command|"
     r"^FAILED: Build did|^ERROR: .{1,900}(?:was not created|not all outputs were created)|too many errors emitted|"
+    r"returned a non-zero code: \d|"
     # A traceback follows, and its last line says what is wrong.
     r"^ERROR: .{1,900}(?: in \S{1,100} rule \S{1,300}|fetch of repository '\S{1,100}):$"
 )

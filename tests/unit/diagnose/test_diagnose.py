@@ -216,6 +216,7 @@ def test_each_literal_of_suspicious_lines_leads_to_one(literal: str) -> None:
         f"/usr/bin/ld: {literal}no",
         f"x.o{literal}R_X against no",
         f"{literal}fail: no",
+        f"{literal}56) no",
     ]
     assert any(diagnosed(f"{line}\n".encode()).suspects for line in lines)
 

@@ -147,6 +147,11 @@ templates: ./core/framework/variant.h(343): error: constexpr constructor calls n
 undeclared: a.cc:3:1: error: 'Frob' was not declared in this scope
 linker: clang: error: linker command failed with exit code 1 (use -v to see invocation)
 consequence: ERROR: /s/kernels/BUILD:4094:1: output 'a.cu.pic.o' was not created
+network: fatal: unable to access 'https://frob.example/frob.git/': Failed to connect
+network: curl: (56) Recv failure
+script_file: cp: cannot stat 'bazel-out/frob/numpy/.doxyfile': No such file or directory
+docker_command: docker: Error response from daemon: frobnication.
+consequence: The command '/bin/sh -c frob' returned a non-zero code: 3
 consequence: FAILED: Build did NOT complete successfully
 """
 
