@@ -194,7 +194,9 @@ def test_a_build_that_ends_without_a_wheel_says_so(tfdock: Tfdock, workshop: Wor
 def test_more_memory_than_allowed_is_named_as_such(tfdock: Tfdock, edited: EditedTree) -> None:
     hungry = edited({KERNEL: before("#define MINIATURE_HUNGRY_COMPILE 18\n")}, resources={"memory": "1536MiB"})
     outcome = tfdock.build(hungry)
-    failed_in("compile", outcome, 8, "out-of-memory", "1.5 GiB", "it runs only one job already")
+    failed_in(
+        "compile", outcome, 8, "out-of-memory", "1.5 GiB", "GiB of memory or more: it runs only one job already"
+    )
     assert outcome.build["diagnosis"][0]["id"] == "cc1plus_killed"
     assert tfdock.visible == []
 

@@ -105,6 +105,12 @@ def _unknown_lines(diagnosis: Diagnosis, name: str, style: console.Style, column
         yield from console.wrapped(f"{console.clean(name)}: no known failure in {much}", columns)
     if diagnosis.first:
         yield from console.wrapped(console.clean(diagnosis.first), columns)
+    elif not (diagnosis.success or diagnosis.warnings):
+        yield from console.wrapped(
+            "tfdock finds no error in these lines. The cause stands in the first error of the whole output: keep the "
+            "output with `COMMAND 2>&1 | tee build.log`, and give that file.",
+            columns,
+        )
     if diagnosis.suspects:
         yield "the most suspicious lines:"
         rows = [(str(suspect.line), _short(suspect.text)) for suspect in diagnosis.suspects]

@@ -26,10 +26,6 @@ from tfdock.types import Version
 # Tools report one failure in several lines, the details some lines below.
 _NEAR = 30  #: Within this number of lines, a more exact row replaces a less exact row for the same failure.
 _STOPPED = ("ERROR: ", "FATAL: ", "FAILED: ")  #: The start of Bazel's message about the error that stopped it.
-_NO_ERROR = (
-    "No line looks like an error. The cause stands in the first error of the whole output: keep the output with "
-    "`COMMAND 2>&1 | tee build.log`, and give that file."
-)
 _LONGEST = 300  #: Characters of a value out of a log, in a sentence.
 
 
@@ -54,7 +50,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoodEnd:
-    """The line with which a log ended well."""
+    """The line of a log that says that all ended well."""
 
     id: str  #: The knowledge row that matches the line.
     line: int  #: Its number, from 1.
@@ -152,7 +148,7 @@ def _first(seen: LogSightings, here: ObservedParts, kinds: Sequence[ErrorKind]) 
     own = [one for one in seen.suspects if not skew.only_announces(one.text)]
     first = next(iter(own or seen.suspects), None)
     if first is None:
-        return "" if seen.success or not seen.lines else _NO_ERROR
+        return ""
     # An earlier line of Bazel may name the place that the error itself lacks.
     before = (one for one in reversed(seen.suspects) if one.line < first.line)
     place = next(filter(None, map(skew.place, (first, *before))), "")

@@ -148,7 +148,7 @@ def _cut(version: str, digits: int) -> Version:
 
 
 def observed_parts(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None) -> ObservedParts:
-    """Return the versions of the parts in a log, or else in the profile."""
+    """Return the version of each part (Python, Bazel, CUDA, …): from the log, or else from the profile."""
     asked = _asked(context) if context else {}
     versions = {**asked, **{part: version for part, version in seen.versions.items() if version}}
     # The log may be of another release only if no profile sets the release.

@@ -114,7 +114,7 @@ _REGISTRY = (
         r"manifest unknown|name unknown|repository (does not exist|name not known)|not found|HTTP 404 response",
         NetworkError,
         "image-not-found",
-        "{where} has no image {what}, or you may not see the image",
+        "{where} has no image {what}, or you have no permission to see it",
         "check name and tag; for a private image log in with `docker login`",
     ),
     _means(

@@ -61,7 +61,7 @@ class GpuFacts:
     measured: bool = False
 
     def version_of(self, component: str) -> str:
-        """Return the version in use: the oldest that pip installs, else the built or the tested version; else ""."""
+        """Return the version in use: the oldest that pip installs, else what it was built or tested with, or ""."""
         brought = self.brought.get(component)
         return (brought.oldest if brought else "") or self.built.get(component, "")
 

@@ -85,7 +85,7 @@ class Limits:
         return ""
 
     def ignored(self) -> str:
-        """Return why TensorFlow ignores such GPUs despite their code; empty if no reason is known."""
+        """Return why TensorFlow ignores such GPUs although the wheel has code for them; empty if nothing is known."""
         release, target = self.facts.release, self._target
         row = next((row for row in self.facts.companions if target in row.ignores), None)
         if row:

@@ -47,7 +47,7 @@ def runs(
 ) -> Verdict:
     """Judge the images `sm_…` and `compute_…` for a GPU of that capability; ValueError for any other image.
 
-    `embedded` are the capabilities (`8.7`) of embedded GPUs: Their SASS runs on no other GPU, and they run no other
+    `embedded` are the capabilities (`8.7`) of embedded GPUs: their SASS runs on no other GPU, and they run no other
     SASS.
     """
     images = sorted(Capability.parse(image) for image in sass)
@@ -136,7 +136,7 @@ def _why_not(gpu: Capability, images: list[Capability], texts: list[Capability],
     if (gpu.major, gpu.minor) < versions[0]:
         return f"its oldest code is for {lowest}, and neither machine code nor PTX runs on an older GPU"
     if gpu.dotted in embedded:
-        return f"{gpu.dotted} is an embedded GPU: only code for exactly {gpu.dotted} runs there, and it has none"
+        return f"{gpu.dotted} is an embedded GPU: it runs only code for exactly {gpu.dotted}, and the wheel has none"
     names = ", ".join(str(image) for image in (*images, *texts))
     return f"it has {names}; none of these runs on {gpu.dotted}, and there is no PTX to compile for it"
 

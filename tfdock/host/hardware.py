@@ -288,7 +288,10 @@ def ask(
 
 
 def wait_ticking(process: subprocess.Popen[bytes], tick: Callable[[], object]) -> int:
-    """Return a process's status when it has ended. `tick` is called several times a second; its error kills it."""
+    """Return a process's status when it has ended. `tick` is called several times a second.
+
+    An error of `tick` kills the process.
+    """
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
@@ -297,7 +300,8 @@ def wait_ticking(process: subprocess.Popen[bytes], tick: Callable[[], object]) -
     finally:
         if process.returncode is None:
             process.kill()
-            process.wait()
+            with suppress(subprocess.TimeoutExpired):  # a process that hangs in a driver cannot end
+                process.wait(_DYING_SECONDS)
 
 
 def _output(process: subprocess.Popen[bytes], seconds: float) -> bytes | None:

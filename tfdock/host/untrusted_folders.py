@@ -239,7 +239,7 @@ class UntrustedFolder:
         The file is always new: nothing is written through a link or to a file with a second name. If
         not `durable`, the file may be lost or damaged in a crash of the machine, but writing takes a thousandth of
         the time. The file gets exactly `mode`; without a mode, 0666 reduced by the umask. With `keep`, the file keeps
-        the mode of the file that it replaces, and its owner if this process may set one.
+        the permissions of the file that it replaces, and its owner and group as far as this process may set them.
         """
         with self.written(name, chunks, durable=durable, mode=mode, keep=keep):
             pass
@@ -261,14 +261,16 @@ class UntrustedFolder:
             # Nobody can guess the name and take it first. A name has at most 255 bytes.
             temporary = f".{last[:200]}.{os.getpid()}-{secrets.randbelow(1 << 64)}"
             old = os.stat(last, dir_fd=at, follow_symlinks=False) if keep else None
-            mode = stat.S_IMODE(old.st_mode) if old else mode
+            if old and not stat.S_ISREG(old.st_mode):
+                raise NotPlain(last, "another kind of file")
             try:
                 # The mode is set at creation: before a later chmod, others could open the file.
-                descriptor = os.open(temporary, _NEW_FILE, 0o666 if mode is None else mode, dir_fd=at)
+                descriptor = os.open(
+                    temporary, _NEW_FILE, 0o600 if keep else 0o666 if mode is None else mode, dir_fd=at
+                )
                 with os.fdopen(descriptor, "wb") as file:
                     if old:
-                        with suppress(PermissionError):  # only root may give a file to another user
-                            os.fchown(descriptor, old.st_uid, old.st_gid)
+                        mode = _given_to_owner(descriptor, old)
                     if mode is not None:
                         os.fchmod(descriptor, mode)
                     file.writelines(chunks)
@@ -591,6 +593,17 @@ def _open_folder(at: int, name: str, mode: int | None) -> int:
         return os.open(name, _FOLDER, dir_fd=at)
     except OSError as error:
         raise _error_of(error, name, at) from error
+
+
+def _given_to_owner(descriptor: int, old: os.stat_result) -> int:
+    """Give a file the owner and group of an old one, as far as possible; return the mode that it may have then."""
+    mode = old.st_mode & 0o777
+    for owner in (old.st_uid, -1):
+        # Only root may give files away, and in a user namespace not to everybody.
+        with suppress(OSError):
+            os.fchown(descriptor, owner, old.st_gid)
+            return mode
+    return mode & ~0o070  # the permissions were for another group
 
 
 def _open_file(at: int, name: str, flags: int = 0) -> int:

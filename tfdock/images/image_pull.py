@@ -203,9 +203,7 @@ class ImagePull:
         except WheelError as error:
             raise self._refusal(image, wheel, error.code, error.message) from error
         if facts.sha256 != wheel.sha256:
-            text = (
-                f"{wheel.file} has the sha256 {facts.sha256}, its labels, SHA256SUMS and record have {wheel.sha256}"
-            )
+            text = f"{wheel.file} has the sha256 {facts.sha256}; its labels, SHA256SUMS and record say {wheel.sha256}"
             raise image.named.malformed(image.digest, text)
         if facts.tag_problem:  # who looks at members takes renamed wheels as well
             raise self._refusal(image, wheel, "wheel-tag-mismatch", facts.tag_problem)

@@ -18,7 +18,7 @@ import json, platform, site, struct, sys, sysconfig
 answer = {{
     "version": platform.python_version(), "bits": 8 * struct.calcsize("P"), "platform": sysconfig.get_platform(),
     "suffix": sysconfig.get_config_var("EXT_SUFFIX") or "", "prefix": sys.prefix,
-    "path": list(dict.fromkeys(name for name in sys.path if name)),
+    "path": [name for name in sys.path if name],
     "user_site": site.getusersitepackages() if site.ENABLE_USER_SITE else "",
 }}
 print("\\n{_MARK}" + json.dumps(answer))
@@ -66,10 +66,12 @@ def interpreter_at(text: str) -> AskedPython:
     line = next((line for line in reversed(answer.text.splitlines()) if line.startswith(_MARK)), "")
     try:
         told: PythonFacts = parse(PythonFacts, line.removeprefix(_MARK))
+        if not told.version:
+            raise Malformed("there is no version")
     except Malformed:
         trouble = last_line(answer.text)[:200] or f"it ends with exit status {answer.status}"
         return AskedPython(program=program, trouble=trouble)
-    return AskedPython(program=program, **asdict(told))
+    return AskedPython(program=program, **{**asdict(told), "path": tuple(dict.fromkeys(told.path))})
 
 
 def started_python(text: str) -> AskedPython:

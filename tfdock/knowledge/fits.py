@@ -108,7 +108,7 @@ def is_listed(release: Release, accelerator: Accelerator, gpu: str) -> bool:
 
 
 def is_used(release: Release, accelerator: Accelerator, gpu: str) -> bool:
-    """Return whether the release is known to use such GPUs at run time, independent of the compiled code."""
+    """Return whether the release is not known to ignore such GPUs at run time, whatever code was compiled."""
     return reaches(accelerator, gpu, release.floor) and is_listed(release, accelerator, gpu)
 
 

@@ -70,7 +70,7 @@ class TargetReport(Row):
     """A report of users or the vendor about a target, beyond the toolkits' rows. This project has not tried it.
 
     `setting` (`HSA_OVERRIDE_GFX_VERSION=10.3.0`) makes such GPUs run code for `runs_as`; `works` is whether the
-    setting helps. `says` is a sentence; for a setting, it names the place of the report.
+    setting helps. `says` is a sentence; for a setting, the GPU or ROCm with which it was tried.
     """
 
     KEY = ("accelerator", "target", "setting", "works")
@@ -114,7 +114,7 @@ class Fork(Row):
     targets: tuple[str, ...] = ()
 
     def has(self, address: str) -> bool:
-        """Return whether an address is its repository, in any spelling, or a file below it."""
+        """Return whether an address is that of the fork's repository, in any spelling, or of a file in it."""
         plain = (
             re.sub(r"^(ssh://)?git@([^:/]+)[:/]", r"https://\2/", address.lower()).rstrip("/").removesuffix(".git")
         )

@@ -15,10 +15,11 @@ class ImageRow(Row):
     The first row that fits a release, Python, accelerator and requested compiler is used. `template` names
     `dockerfiles/base/<template>.j2`. `paths` are the paths of its tools (`python`, `clang`, `gcc`, `cuda`, `rocm`),
     and of its compilers by version (`gcc-7`, `clang-17`: versions match as far as both are written). `holds` is the
-    full version of a component if the image is known to have only this one. `compilers` limits the row to builds that
-    request such a version of a host compiler (`12`, `6..8`). `packages` are installed in addition, then `pip` from
-    PyPI without dependencies. `interpreter`: the image lacks the requested Python, which is compiled from the source
-    archive in `interpreters.yaml`. `archives` are components that the image lacks: they come from `archives.yaml`.
+    full version of a component if the image is known to have only that version. `compilers` limits the row to builds
+    that request such a version of a host compiler (`12`, `6..8`). `packages` are installed in addition, then `pip`
+    from PyPI without dependencies. `interpreter`: the image lacks the requested Python, which is compiled from the
+    source archive in `interpreters.yaml`. `archives` are components that the image lacks: they come from
+    `archives.yaml`.
     `unknown` are components whose version in the image nobody knows: a profile that requests such a version gets an
     untested plan. `sysroots` maps the version of an older C library to its folder: compilers in this folder build
     against it.

@@ -92,9 +92,8 @@ class Release(Row):
     host_compilers_min: dict[str, str] = Field(default_factory=dict)
     #: The first toolkit whose compiler can compile the release.
     gpu_compilers_min: dict[str, str] = Field(default_factory=dict)
-    compilers: dict[str, str] = Field(
-        default_factory=dict
-    )  #: Compiler to the version that really builds the release.
+    #: Compiler to the version with which the release is really built.
+    compilers: dict[str, str] = Field(default_factory=dict)
     #: Compiler to further documented versions.
     tested_compilers: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     #: Component, such as `cuda`, to the versions that the release accepts.

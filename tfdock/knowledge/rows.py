@@ -65,7 +65,7 @@ def checked_by(read: Callable[[str], object]) -> AfterValidator:
 
 
 def text_like(pattern: re.Pattern[str], noun: str) -> AfterValidator:
-    """Return a validator that accepts only text of this pattern; its message calls such text a `noun`."""
+    """Return a validator that accepts only text that matches `pattern`; its message names such text by `noun`."""
 
     def read(text: str) -> None:
         if not pattern.match(text):

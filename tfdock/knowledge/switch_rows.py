@@ -79,7 +79,7 @@ def variables(asked: Iterable[str], switches: Mapping[str, Switch]) -> dict[str,
         match = _VARIABLE.fullmatch(text) if text.isprintable() else None
         if match and (row := switches.get(match[1])) and row.kind == "setting":
             call = f": `{row.python}`" if row.python else ""
-            raise ValueError(f"`{match[1]}` is a setting of the program: no variable can make it{call}")
+            raise ValueError(f"`{match[1]}` is a setting of the program: no variable can set it{call}")
         if (not match or "." in match[1]) and text not in known:
             names = ", ".join(f"`{name}`" for name in sorted(known))
             raise ValueError(

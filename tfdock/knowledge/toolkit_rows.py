@@ -115,7 +115,7 @@ class RuntimeToolkit(Row):
     `packages` are lines for pip, by the toolkit's major version. `package` is a package for the whole toolkit: it has
     the toolkit's version, and an extra for each part. `published` are its minor versions. `extras` are needed besides
     the extras of the libraries, by major version. The packages make a folder that contains the file `marker`.
-    Releases search it in the folders `searched` beside their own package, or at the place that `setting` names
+    Releases search for it in the folders `searched` beside their own package, or at the place that `setting` names
     (`{folder}`).
     """
 

@@ -290,7 +290,8 @@ _OWN_FLAGS = {
     "script_path": ("it would run a program outside the build", "remove it"),
     "build_event_json_file": ("tfdock makes the build record from it", "the record holds Bazel's figures"),
 }
-#: Names that some version of Bazel accepts for an option of tfdock's own. The comments name Bazel's source files.
+#: Other names under which some version of Bazel accepts an option that tfdock sets itself.
+#: The comments name Bazel's source files.
 _OLD_SPELLINGS = {
     # startup_options.cc and bazel_startup_options.cc of old versions.
     "blazerc": "bazelrc",
@@ -360,7 +361,7 @@ class OwnBase(Record):
 class HostCompiler(Record):
     """The compiler of the C++ code."""
 
-    name: CompilerName = Field(description="gcc, clang, or a compiler of your own knowledge", examples=["gcc"])
+    name: CompilerName = Field(description="gcc, clang, or a compiler of your `--knowledge` folder", examples=["gcc"])
     version: VersionText | None = Field(
         None, description="Its version, at the path where Debian and Ubuntu install it", examples=["11"]
     )
@@ -713,7 +714,7 @@ def _check_lengths(document: yaml_nodes.Node, file: str) -> None:
         # Unknown names at the top are told one by one.
         if path and len(children) > _MOST_ENTRIES:
             name = _dotted(path)
-            message = f"`{name}` has {len(children):,} entries; {_MOST_ENTRIES} are allowed"
+            message = f"`{name}` has {len(children):,} entries; at most {_MOST_ENTRIES} are allowed"
             raise ProfileError(node.problem(file, "profile-bad-value", message, "name fewer", field=name))
         nodes += [((*path, key), child) for key, child in children]
 

@@ -52,8 +52,8 @@ class ReportSubject:
 def subject_of(
     name: str | None, profile: str | None, house: Wheelhouse, state: Path, preparer: Preparer
 ) -> ReportSubject:
-    """Return the run of a record, a log, a folder of them, a build id or a profile; for None the newest run
-    that failed. `profile` is the profile that was built, used where no document has kept it.
+    """Return what `name` names: a record, a log, a folder of them, a build id or a profile; None means the newest
+    run that failed. `profile` is the profile that was built, used where no document has kept it.
 
     Raises ProfileError: `no-failed-run`, or `nothing-to-report` for a name that is none of these.
     """

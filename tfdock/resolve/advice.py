@@ -330,7 +330,9 @@ class _Wanted:
     def reasons_apart(self) -> tuple[str, ...]:
         """Return why no wheel serves all GPUs, a line each: their compilers, or the machines that hold them."""
         if len({self.machine(gpu) for gpu in self.gpus}) > 1:
-            return tuple(f"{gpu.gpu} is sold with a CPU of {self.machine(gpu)}" for gpu in self.gpus)
+            return tuple(
+                f"{gpu.gpu} needs a wheel for machines with a CPU of {self.machine(gpu)}" for gpu in self.gpus
+            )
         return apart(self.knowledge, self.accelerator, [(gpu.gpu, gpu.target) for gpu in self.gpus])
 
     # --- the official wheel ---------------------------------------------------------------------------------------

@@ -565,7 +565,7 @@ class _Decision:
             "knowledge-placeholder",
             "tensorflow",
             f"the knowledge row `{missing.row}` asks for {missing.fact}, which this build does not have",
-            fix="correct it, add the path or component to the image's or release's row, or add a `when:` to this row",
+            fix="correct the row, limit it by `when:`, or add the path or component to the image's or release's row",
         )
 
     def _refuse_without_tool(

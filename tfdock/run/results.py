@@ -68,7 +68,7 @@ def make_sources(mounts: Iterable[Mount]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunFolders:
-    """The folders of a run below `own`, in the cache, and `staged`, on the file system of the wheelhouse.
+    """The two folders of a run: `own` is in the cache, `staged` on the file system of the wheelhouse.
 
     Both have mode 0700 and are mounted nowhere. Containers see folders in them. Only the host uses their other
     contents.

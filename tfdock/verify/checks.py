@@ -76,7 +76,7 @@ def static_checks(
 ) -> tuple[Check, ...]:
     """Check a wheel against a resolved profile. Without a profile, the checks that need it are skipped.
 
-    With `strict`, a wheel with more GPU code than requested fails. `options` are the compiler's options
+    The GPU code must include the requested code; with `strict` it must equal it. `options` are the compiler's options
     (`compiler_options`), None if they are unknown. `manylinux` is the wheel's manylinux tag, or the reason why it is
     unknown.
     """

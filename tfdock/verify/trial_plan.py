@@ -216,7 +216,7 @@ def _stem(library: str) -> str:
 def judge_results(
     knowledge: KnowledgeBase, inspection: Inspection, plan: Trial, results: Mapping[str, Result], unfinished: str
 ) -> tuple[Check, ...]:
-    """Return the checks, in order. `unfinished` says how the container ended, for missing results.
+    """Return the checks, in order. `unfinished` says how the container ended: the reason of a missing result.
 
     The first check without a result has failed: the wheel's own code was running.
     """

@@ -27,7 +27,7 @@ class WheelInContainer(WheelTrial):
 
     _alternatives = ("install the wheel in an environment, and name that environment",)
     _other_image = "install the wheel in an environment that has {}, and name that environment"
-    _more_memory = "install the wheel in an environment without these limits, and name that environment"
+    _more_memory = "install the wheel in an environment, and name that environment: there tfdock sets no limit"
 
     def install(self, folder: str, others: Sequence[Inspection], *, with_gpu: bool) -> None:
         """Install it in the clean image that fits it and the `others`; with a GPU only if the engine gives one.

@@ -58,8 +58,9 @@ def test_the_first_way_is_written_and_comments_stay() -> None:
 def test_mode_owner_link_and_line_ends_stay(folder: Path) -> None:
     (folder / "real.yaml").write_bytes(TEXT.replace("\n", "\r\n").encode())
     (folder / "real.yaml").chmod(0o640)
-    owner = 12345 if os.geteuid() == 0 else os.geteuid()  # only root may give a file away
-    os.chown(folder / "real.yaml", owner, -1)
+    # Only root may give a file away; others may give it to a group of theirs.
+    owner = (12345, 54321) if os.geteuid() == 0 else (os.geteuid(), os.getgroups()[-1])
+    os.chown(folder / "real.yaml", *owner)
     Path("link.yaml").symlink_to("real.yaml")
     result = check("--fix", "--yes", "link.yaml")
     assert result.exit_code == 0, result.output
@@ -68,7 +69,8 @@ def test_mode_owner_link_and_line_ends_stay(folder: Path) -> None:
     assert Path("link.yaml").is_symlink()
     assert (folder / "real.yaml").read_bytes() == FIXED.replace("\n", "\r\n").encode()
     assert (folder / "real.yaml").stat().st_mode & 0o777 == 0o640
-    assert (folder / "real.yaml").stat().st_uid == owner
+    written = (folder / "real.yaml").stat()
+    assert (written.st_uid, written.st_gid) == owner
 
 
 def test_a_document_has_the_change() -> None:

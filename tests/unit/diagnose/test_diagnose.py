@@ -709,9 +709,8 @@ def test_several_logs_and_standard_input_are_each_told_by_name(log: Path) -> Non
 def test_noise_is_explained_when_asked_and_where_a_log_has_nothing_else(log: Path) -> None:
     noise = "I port.cc:153] oneDNN custom operations are on. You may see\n2.18.0\n"
     log.write_text(noise)
-    told, whole, how, *rest = run(log).stdout.splitlines()
+    told, how, *rest = run(log).stdout.splitlines()
     assert told == f"{log}: no known failure in 2 lines"
-    assert whole.startswith("No line looks like an error. The cause stands in the first error of the whole output")
     assert how.startswith("If the build failed nevertheless: `tfdock report --bundle LOG")
     assert (rest[1], "onednn_on" in rest[2]) == ("harmless:", True)
     log.write_text(f"{noise}frob.c:1: error: frobnication\n")
@@ -723,6 +722,12 @@ def test_noise_is_explained_when_asked_and_where_a_log_has_nothing_else(log: Pat
     assert "onednn_on" in told
     document = document_of(log, "-v")
     assert (document["findings"], [one["id"] for one in document["warnings"]]) == ([], ["onednn_on"])
+
+
+def test_a_log_without_an_error_says_where_the_cause_stands(log: Path) -> None:
+    log.write_text("make: *** [all]\n")
+    _, whole, *_ = run(log).stdout.splitlines()
+    assert whole.startswith("tfdock finds no error in these lines. The cause stands in the first error of the whole")
 
 
 def test_where_nothing_is_known_it_says_so_with_suspicious_lines_and_how_to_report_it(log: Path) -> None:

@@ -391,7 +391,7 @@ OLD_AND_NEW = [
         ),
         (
             ["dgx-spark", "rtx5090"],
-            ["No single wheel serves both.", "dgx-spark is sold with a CPU of aarch64"],
+            ["No single wheel serves both.", "dgx-spark needs a wheel for machines with a CPU of aarch64"],
             ["--gpu dgx-spark", "--gpu rtx5090"],
         ),
         (

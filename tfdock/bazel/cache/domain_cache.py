@@ -67,7 +67,7 @@ def _copy(entry: CacheEntry, theirs: UntrustedFolder, own: UntrustedFolder) -> i
 
 
 def drop_copies(disk: DiskCache, release: DiskCache, since: int) -> int:
-    """Remove entries of a domain's cache that the cache below has too; return how many.
+    """Remove entries of a domain's cache that are also in the release's cache below it; return how many.
 
     Newer Bazels touch the entries that they use, and the overlay copies a file before it is touched. Only entries
     that changed since then (nanoseconds) are looked at. The caller holds the domain's cache exclusively, and no

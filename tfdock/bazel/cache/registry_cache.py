@@ -1,7 +1,7 @@
 """Read and write a Bazel cache in a registry: one manifest whose layers are packs and their tables of contents.
 
-The layers are pairs (table, pack), with the toolchains in the order of their keys. The configuration says how many
-pairs each toolchain has, and when each pack was last used. All data is checked before use.
+The layers are pairs (table, pack), with the toolchains in the order of their keys. The manifest's configuration says
+how many pairs each toolchain has, and when each pack was last used. All data is checked before use.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ CACHES = ArtifactKind(
     other_code="reference-no-cache",
     other_fix="give the cache a name of its own, such as `ghcr.io/me/project/cache:main`",
 )
-_MOST_ENTRIES = 2_000_000  #: Entries in all tables together; a build of TensorFlow leaves some hundred thousand.
+_MOST_ENTRIES = 2_000_000  #: The most entries in all tables; a build of TensorFlow leaves several 100,000.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +204,7 @@ class StoredCache(NamedArtifact):
     def pack(
         self, toolchain: str, entries: tuple[PackEntry, ...], read: Callable[[PackEntry], Iterable[bytes]], near: Path
     ) -> OutgoingPack:
-        """Pack entries into a file in the folder `near`; raise `PackEntryChanged`."""
+        """Pack entries into a file in the folder `near`. Raises PackEntryChanged if a file changed meanwhile."""
         sha256, size = hashlib.sha256(), 0
         # Without a name, so that a killed push leaves no file. On the cache's disk, because `/tmp` may be memory.
         file = cast("BinaryIO", tempfile.TemporaryFile(dir=near))  # noqa: SIM115  # closed when it was sent

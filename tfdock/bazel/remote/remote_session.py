@@ -285,9 +285,7 @@ class EndpointWatch:
         if line.no_uploads:
             return f"warning: the remote {role} {line.endpoint} accepts no uploads; the build only reads from it"
         if line.trouble:
-            return (
-                f"warning: the remote {role} {line.endpoint} answers {line.trouble}; the build works locally instead"
-            )
+            return f"warning: the remote {role} {line.endpoint} answers {line.trouble}; its part is done locally"
         return ""
 
     @property

@@ -303,7 +303,7 @@ def _vendor(advice: Advice) -> Iterator[str]:
     if advice.vendors:
         wheel = advice.vendors
         own = f"try {wheel.vendor}'s own wheel of TensorFlow {wheel.release} first"
-        yield f"{own}: `{wheel.project}`; {wheel.vendor}'s installation page names its package index"
+        yield f"{own}: `{wheel.project}`; {wheel.vendor}'s installation page says where pip finds it"
 
 
 def _build(advice: Advice, output: Path | None) -> str:
