@@ -104,14 +104,14 @@ def test_a_build_elsewhere_gives_the_same_wheel_and_survives_the_loss_of_engine_
 def test_an_engine_elsewhere_is_found_by_its_address_and_by_a_context(
     workshop: Workshop, far: Tfdock, gate: Gate, certificates: Path
 ) -> None:
-    assert f"{gate.host} (from DOCKER_HOST), elsewhere" in told_by_doctor(far)
+    assert f"{gate.host} (from DOCKER_HOST), on another machine" in told_by_doctor(far)
     without = far.with_variables(DOCKER_TLS_VERIFY="", DOCKER_CERT_PATH="").run("doctor", "--json")
     assert without.code == 6
 
     plain = Gate(workshop.host)
     plain.open()
     by_tcp = replace(far, engine=plain.host, variables={})
-    assert f"{plain.host} (from DOCKER_HOST), elsewhere" in told_by_doctor(by_tcp)
+    assert f"{plain.host} (from DOCKER_HOST), on another machine" in told_by_doctor(by_tcp)
     plain.close()
 
     folder = hashlib.sha256(b"far").hexdigest()
@@ -124,9 +124,11 @@ def test_an_engine_elsewhere_is_found_by_its_address_and_by_a_context(
         (tls / "docker" / f"{name}.pem").write_bytes((certificates / f"{name}.pem").read_bytes())
     nothing = {"DOCKER_HOST": "", "DOCKER_TLS_VERIFY": "", "DOCKER_CERT_PATH": ""}
     by_name = far.with_variables(**nothing, DOCKER_CONTEXT="far")
-    assert f"{gate.host} (from the docker context `far`), elsewhere" in told_by_doctor(by_name)
+    assert f"{gate.host} (from the docker context `far`), on another machine" in told_by_doctor(by_name)
     (far.home / ".docker/config.json").write_text(json.dumps({"currentContext": "far"}))
-    assert f"{gate.host} (from the docker context `far`), elsewhere" in told_by_doctor(far.with_variables(**nothing))
+    assert f"{gate.host} (from the docker context `far`), on another machine" in told_by_doctor(
+        far.with_variables(**nothing)
+    )
 
 
 def told_by_doctor(command: Tfdock) -> str:

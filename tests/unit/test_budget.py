@@ -22,17 +22,17 @@ SLACK = 60  #: What a figure may be below its budget, so that not each line is a
 #: Lines of Python in each package.
 PACKAGES = {
     "": 750, "api": 125, "bazel": 4695, "bench": 330, "builder": 3130, "ci": 765, "cli": 9585, "diagnose": 1535,
-    "documents": 1540, "engine": 2505, "gpu": 1970, "host": 2740, "images": 2865, "installed": 1505,
-    "knowledge": 2755, "matrix": 1470, "oci": 1365, "offline": 1480, "plan": 3665, "profile": 1440,
+    "documents": 1540, "engine": 2505, "gpu": 1970, "host": 2755, "images": 2865, "installed": 1505,
+    "knowledge": 2755, "matrix": 1470, "oci": 1365, "offline": 1480, "plan": 3665, "profile": 1445,
     "report": 1005, "resolve": 4880, "run": 1455, "trace": 1152, "verify": 2030, "wheel": 3280,
     "wheelhouse": 2055,
 }  # fmt: skip
 #: What importing a module loads of ours.
 ROAD = {
-    "builder.build": {"modules": 109, "lines": 21795},
-    "cli.commands.build": {"modules": 84, "lines": 17540},
+    "builder.build": {"modules": 109, "lines": 21810},
+    "cli.commands.build": {"modules": 84, "lines": 17560},
 }
-WHOLE = {"modules": 303, "commands": 28, "options": 78, "lines of tests": 66140, "lines of recordings": 14545}
+WHOLE = {"modules": 303, "commands": 28, "options": 78, "lines of tests": 66165, "lines of recordings": 14545}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

@@ -17,8 +17,9 @@ from tfdock.knowledge import loader
 from tfdock.trace.script_places import Script
 from tfdock.trace.trace_facts import TracedOperation
 
-LONGEST = "longest"  #: The name of the longest operation.
+LONGEST = "longest"  #: The name of the longest operation that a script can make.
 _CALL = "StatefulPartitionedCall/"  #: A function's call; it precedes the names of the function's parts.
+_FUSED = "Fused"  #: In the type of an operation that TensorFlow puts together from several; their program is known.
 _MOST_JSON = 1 << 20
 _SMALL = 64  #: Numbers in an input that steers the operation; the values of larger inputs are data.
 #: Inputs that a program cannot invent.
@@ -55,7 +56,11 @@ _Timed = TypedDict("_Timed", {"seconds": Annotated[float, below(1 << 20)]})
 def chosen(operations: Sequence[TracedOperation], name: str) -> TracedOperation:
     """Return the longest operation of that node or type, or of all. Raises ProfileError for an unknown name."""
     names = (name, f"{_CALL}{name}")
-    found = next((one for one in operations if name == LONGEST or one.node in names or one.type == name), None)
+    if name == LONGEST:  # other types with an underscore are TensorFlow's own: no script can make them
+        fitting = (one for one in operations if not one.type.startswith("_") or _FUSED in one.type)
+    else:
+        fitting = (one for one in operations if one.node in names or one.type == name)
+    found = next(fitting, None)
     if found is None:
         raise ProfileError.of(
             "operation-missing",
@@ -73,7 +78,7 @@ def write_case(script: Script, operation: TracedOperation, folder: Path) -> Oper
     request = {
         "node": operation.node.rpartition(_CALL)[2],
         "type": operation.type,
-        "fused": "Fused" in operation.type,
+        "fused": _FUSED in operation.type,
     }
     templates = loader.templates()
     script.place.run(script.words, templates["trace/capture.py"], request, folder)

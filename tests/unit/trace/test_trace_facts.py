@@ -10,7 +10,8 @@ import pytest
 from tfdock.host.foreign_json import Malformed
 from tfdock.knowledge import loader
 from tfdock.knowledge.wheel_rows import SlowCause
-from tfdock.trace.trace_facts import TraceFacts, facts_of
+from tfdock.trace.operation_case import chosen
+from tfdock.trace.trace_facts import TracedOperation, TraceFacts, facts_of
 from tfdock.trace.tracing import causes_of
 
 from .tables import OPERATIONS, Event, answers, event, node, step, table, timed
@@ -275,3 +276,16 @@ def test_a_row_names_figures_that_there_are_and_rows_before_it(row: SlowCause) -
     assert row.unless <= set(before[: before.index(row.cause)])
     (found,) = causes_of(SOUND, [row.model_copy(update={"at_least": {}, "at_most": {}, "unless": frozenset()})])
     assert "{" not in found.says + found.advice
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("longest", "_FusedMatMul"), ("b", "_FusedMatMul"), ("_UnaryOpsComposition", "_UnaryOpsComposition")],
+)
+def test_the_longest_operation_is_one_that_a_script_can_make(name: str, expected: str) -> None:
+    types = {"a": "_UnaryOpsComposition", "b": "_FusedMatMul", "c": "MatMul"}
+    operations = [
+        TracedOperation(type=one, node=node, on="Host", calls=1, seconds=1.0, share=0.3, inputs="")
+        for node, one in types.items()
+    ]
+    assert chosen(operations, name).type == expected
