@@ -337,7 +337,7 @@ cpu on rtx3080: no
 orin on jetson-agx-orin: native sm_87
     never: driver
 arm-80 on jetson-agx-orin: no
-    reason: 8.7 is an embedded GPU: only code for exactly 8.7 runs there
+    reason: 8.7 is an embedded GPU: it runs only code for exactly 8.7
 arm-80+ptx on jetson-agx-orin: ptx-jit compute_80
 
 --- what is no loadable code
