@@ -228,6 +228,34 @@ def test_a_comparison_times_each_operation_of_both_sides(installed: Place, suite
     assert all(min(one["seconds"]) > 1e-5 for one in found["operations"])
 
 
+#: Two of the 19 networks, one of them with an LSTM, and one pass of one picture: all of them take hours on a CPU.
+FEW = """
+every = TestConstructor.getTests
+
+def few(self):
+    tests = [test for test in every(self) if test.id in (1, 18)]
+    for one in (one for test in tests for one in (*test.inference, *test.training)):
+        one.batch_size = one.iterations = 1
+    return tests
+
+TestConstructor.getTests = few
+"""
+
+
+def test_ai_benchmark_of_2019_runs_with_this_tensorflow(place: Place) -> None:
+    pip = [str(place.python), "-m", "pip", "install", "-q", "ai-benchmark==0.1.2", "tf-keras==2.18.*"]
+    run_within(FETCH, pip).check_returncode()
+    with (place.site / "ai_benchmark/config.py").open("a") as file:
+        file.write(FEW)
+    words = ["bench", str(place.folder), "--suite", "ai-benchmark", "--json"]
+    result = run_within(FETCH, [sys.executable, "-m", "tfdock", *words])
+    assert result.returncode == 0, result.stderr[-2000:]
+    found = json.loads(result.stdout)
+    timed = [(number, kind) for number, _, kind, milliseconds, _ in found["tests"] if milliseconds > 1]
+    assert timed == [("1.1", "inference"), ("1.2", "training"), ("18.1", "inference"), ("18.2", "training")]
+    assert found["ai"] == found["inference"] + found["training"] > 0
+
+
 TRAINING = """
 import tensorflow as tf
 weights = [tf.Variable(0.01 * tf.random.normal((512, 512))) for _ in range(4)]

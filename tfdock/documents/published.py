@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tfdock.bazel.cache.registry_cache import CacheConfiguration
 from tfdock.bench.comparison import BenchReport
+from tfdock.bench.published_scores import PublishedScores
 from tfdock.documents import (
     build_documents,
     cache_documents,
@@ -20,7 +21,7 @@ from tfdock.trace.tracing import TraceReport
 #: Types of the documents that commands print with `--json`; `schema` and `ok` come before their keys.
 PRINTED: dict[str, tuple[type, ...]] = {
     "advise": (knowledge_documents.AdviseDocument,),
-    "bench": (BenchReport,),
+    "bench": (BenchReport, PublishedScores),
     "build": (build_documents.BuildDocument,),
     "cache-clean": (cache_documents.CacheCleanDocument,),
     "cache-list": (cache_documents.CacheListDocument,),

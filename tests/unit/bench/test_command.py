@@ -17,7 +17,7 @@ from tfdock.cli.app import app
 from tfdock.cli.commands import bench as bench_command
 from tfdock.knowledge import loader
 
-from ..installed.test_environment import with_module
+from ..installed.test_environment import install, with_module
 from .test_comparison import compared
 from .test_pairs import processes_of
 
@@ -245,3 +245,102 @@ def test_the_worker_has_a_program_for_each_operation() -> None:
     worker = loader.templates()["bench/worker.py"]
     programs = re.findall(r'^    "([a-z-]+)": ', worker.partition("PROGRAMS = {")[2], re.MULTILINE)
     assert {row.program for row in loader.knowledge().bench_operations} == set(programs)
+
+
+#: The package ai-benchmark in miniature: it uses what the package of 2019 uses, and would send its scores.
+AI_BENCHMARK = {
+    "ai_benchmark/utils.py": """
+import numpy as np
+from pkg_resources import parse_version
+class Test:
+    def __init__(self, id, model, inference, training):
+        self.id, self.model, self.inference, self.training = id, model, inference, training
+class TestConstructor:
+    def getTests(self):
+        return [Test(1, "MobileNet-V2", [1], [1]), Test(19, "GNMT-Translation", [1], [])]
+def update_info(mode, info):
+    raise SystemExit("sent")
+class Result:
+    def __init__(self, mean, std):
+        self.mean, self.std = mean, std
+""",
+    "ai_benchmark/__init__.py": """
+import os, sys
+from ai_benchmark.utils import *
+class AIBenchmark:
+    def __init__(self, use_CPU=None, verbose_level=0):
+        np.warnings.filterwarnings("ignore")
+    def run(self):
+        from ai_benchmark import utils
+        utils.update_info("scores", self)
+        assert parse_version("2.18.0") > parse_version("1.99")
+        assert os.environ["TF_USE_LEGACY_KERAS"] == "1"
+        if os.environ.get("BROKEN"):
+            sys.exit("out of memory")
+        print("1.1 - inference | batch=50")
+        self.test_results = {"1.1": Result(301.4, 13.2), "1.2": Result(1258, 38), "19.1": Result(7.0, 0.0)}
+        self.inference_score, self.training_score, self.ai_score = 120, 80, 200
+        return self
+""",
+}
+
+
+@pytest.fixture
+def with_package(tmp_path: Path) -> Path:
+    """A Python with a TensorFlow, NumPy and ai-benchmark in miniature."""
+    python = with_module(tmp_path, "__version__ = '2.18.0'").program
+    install(tmp_path / "site", "ai-benchmark", "0.1.2", AI_BENCHMARK)
+    install(tmp_path / "site", "numpy", "2.0.2", {"numpy/__init__.py": ""})
+    return python
+
+
+def published(python: Path, *words: str) -> Result:
+    return table(python, "--suite", "ai-benchmark", *words)
+
+
+def test_the_scores_of_ai_benchmark_are_shown_as_the_package_publishes_them(
+    with_package: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shown = published(with_package)
+    assert shown.exit_code == 0, shown.stderr
+    assert "1.1 - inference | batch=50" in capfd.readouterr().err
+    lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
+    assert lines[0] == f"{with_package} tensorflow 2.18.0"
+    assert "1.1 MobileNet-V2 inference 301 ± 13 ms" in lines
+    assert "19.1 GNMT-Translation inference 7 ± 0 ms" in lines
+    assert lines[-2:] == [
+        "AI score 200",
+        "as ai-benchmark publishes it: whole milliseconds of one process, with all threads",
+    ]
+
+
+def test_scores_of_several_machines_stand_in_one_table(with_package: Path, tmp_path: Path) -> None:
+    here, there = tmp_path / "here.json", tmp_path / "there.json"
+    here.write_text(published(with_package, "--json").stdout)
+    there.write_text(here.read_text().replace("120", "240").replace('"19.1"', '"18.1"'))
+    lines = [" ".join(line.split()) for line in table("--table", here, "--table", there).stdout.splitlines()]
+    assert f"{here} {there}" in lines
+    assert "inference score 120 240" in lines
+    assert lines.index("19.1 GNMT-Translation inference 7 ± 0 ms") < lines.index(
+        "18.1 GNMT-Translation inference 7 ± 0 ms"
+    )
+
+
+def test_a_run_without_scores_says_so(with_package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKEN", "1")
+    broken = published(with_package)
+    assert (broken.exit_code, broken.stdout) == (4, "")
+    assert "ends with exit status 1, without scores" in broken.stderr
+
+
+def test_missing_packages_are_named_with_the_release_that_fits(with_package: Path, tmp_path: Path) -> None:
+    install(tmp_path / "site", "keras", "3.5.0", {"keras/__init__.py": ""})
+    missing = published(with_package)
+    assert (missing.exit_code, "lacks tf-keras==2.18.* [python-unusable]" in missing.stderr) == (2, True)
+    assert f'`{with_package} -m pip install "tf-keras==2.18.*"`' in missing.stderr
+
+
+@pytest.mark.parametrize("words", [["--vs", "other"], ["--switch", "A=1"], ["-o", "page.html"]])
+def test_ai_benchmark_takes_a_python_alone(words: list[str], with_package: Path) -> None:
+    refused = published(with_package, *words)
+    assert (refused.exit_code, "takes one Python and nothing else" in " ".join(refused.stderr.split())) == (2, True)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from tfdock.bench.comparison import SUITE, BenchReport, Comparison, TimedSide, compare
 from tfdock.bench.pairs import COMMON, PAIRS, Timing, TimingPlace, on_this_machine
+from tfdock.bench.published_scores import PACKAGE, PublishedScores, check_packages, score_rows
 from tfdock.cli import console
 from tfdock.cli.app import (
     AsJson,
@@ -26,18 +29,24 @@ from tfdock.cli.app import (
     print_json,
     stoppable,
 )
-from tfdock.errors import ProfileError, as_document
+from tfdock.errors import ProfileError, VerificationFailed, as_document
 from tfdock.host.files import read_text, write_text
 from tfdock.host.foreign_json import Malformed, matching, parse
 from tfdock.host.settings import Settings
+from tfdock.host.untrusted_folders import UntrustedPath
+from tfdock.installed.interpreter import ending
 from tfdock.installed.packages import tensorflow_python
 from tfdock.knowledge import loader
 from tfdock.knowledge.switch_rows import Switch, doubts, variables
+from tfdock.knowledge.wheel_rows import BenchOperation
+from tfdock.trace.script_places import PythonPlace
 from tfdock.types import Version
 from tfdock.verify.trial import MarkedLines
 
 _UNSURE = 0.05  #: If a run cannot exclude a difference of this size, its result is reported as inconclusive.
 _KEPT = "its figures are lost"
+_MOST_SCORES = 1 << 20
+_STDERR = 2
 _BUSY = 1.5  #: Processes that want a core, divided by the machine's cores.
 
 
@@ -88,7 +97,8 @@ def bench(
     suite: Annotated[
         str,
         typer.Option(
-            help="What to time: `operations`, `models`, `dispatch`, `start` (import, first calls) or `xla`."
+            help="What to time: `operations`, `models`, `dispatch`, `start` (import, first calls) or `xla`. "
+            "`ai-benchmark` runs that package instead, which takes up to hours."
         ),
     ] = "operations",
     pairs: Annotated[
@@ -128,12 +138,12 @@ def bench(
         return
     if tables or python is None:
         raise typer.BadParameter("name a Python to measure, or only results with `--table`")
+    if suite == PACKAGE:
+        _publish(python, alone=not (against or switches or output), as_json=as_json)
+        return
     knowledge = knowledge_for(settings)
     given = _variables(switches or [], knowledge.switches)
-    operations = [row for row in knowledge.bench_operations if row.suite == suite]
-    if not operations:
-        suites = dict.fromkeys(f"`{row.suite}`" for row in knowledge.bench_operations)
-        raise typer.BadParameter(f"no suite `{suite}`; there are {', '.join(suites)}")
+    operations = _operations(suite, knowledge.bench_operations)
     load = os.getloadavg()[0]
     against = python if against is None else against
     with _timed(settings, python, against, given) as (sides, place, notes):
@@ -168,6 +178,43 @@ def bench(
         console.say(line, stream=sys.stdout)
     for note in notes:
         console.result(f"note: {note}")
+
+
+def _operations(suite: str, rows: Sequence[BenchOperation]) -> list[BenchOperation]:
+    found = [row for row in rows if row.suite == suite]
+    if not found:
+        suites = dict.fromkeys(f"`{row.suite}`" for row in rows)
+        raise typer.BadParameter(f"no suite `{suite}`; there are {', '.join(suites)}, `{PACKAGE}`")
+    return found
+
+
+def _publish(name: str, *, alone: bool, as_json: bool) -> None:
+    """Run ai-benchmark with a Python, and print its scores."""
+    if not alone or is_wheel(name):
+        message = f"`--suite {PACKAGE}` takes one Python and nothing else; `--table` compares results of `--json`"
+        raise typer.BadParameter(message)
+    python, _ = tensorflow_python(name)
+    check_packages(python)
+    place = PythonPlace(python=python.program, stoppable=partial(stoppable, kept=_KEPT), stdout=_STDERR)
+    with tempfile.TemporaryDirectory(prefix="tfdock-bench-") as folder:
+        status = place.run([], loader.templates()["bench/ai_benchmark.py"], {}, Path(folder))
+        found: PublishedScores | None = UntrustedPath(Path(folder), "scores.json").load(PublishedScores, _MOST_SCORES)
+    if status or found is None:
+        message = f"{PACKAGE} of {python.program} ends with {ending(status)}, without scores"
+        raise VerificationFailed.of("tensorflow-trial", message, "its last lines above say why")
+    found = replace(found, python=str(python.program))
+    if as_json:
+        print_json("tfdock.bench/1", True, as_document(found))
+        return
+    for line in _score_lines({found.python: found}):
+        console.say(line, stream=sys.stdout)
+
+
+def _score_lines(results: Mapping[str, PublishedScores]) -> Iterator[str]:
+    for name, found in results.items():
+        yield console.clean(f"{name}  tensorflow {found.tensorflow}")
+    yield from console.table([tuple(map(console.clean, row)) for row in score_rows(results)])
+    yield f"as {PACKAGE} publishes it: whole milliseconds of one process, with all threads"
 
 
 def _variables(asked: Sequence[str], known: Mapping[str, Switch]) -> dict[str, str]:
@@ -252,16 +299,34 @@ def _cells(one: Comparison) -> tuple[str, ...]:
     )
 
 
+_Schema = Annotated[str, matching("tfdock.bench/1")]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result(BenchReport):
     """The report of a run with `--json`, perhaps on another machine."""
 
-    schema: Annotated[str, matching("tfdock.bench/1")]
+    schema: _Schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scores(PublishedScores):
+    """The scores of a run with `--json`."""
+
+    schema: _Schema
 
 
 def _results(files: Sequence[Path], style: console.Style) -> Iterator[str]:
-    """Yield the lines of one table: each operation with the figures of all files below each other."""
-    results = {console.clean(str(file)): _result(file) for file in files}
+    """Yield the lines of one table: each operation with the figures of all files below each other.
+
+    Scores get a table of their own.
+    """
+    read = {console.clean(str(file)): _result(file) for file in files}
+    if scores := {name: one for name, one in read.items() if isinstance(one, PublishedScores)}:
+        yield from _score_lines(scores)
+    results = {name: one for name, one in read.items() if isinstance(one, BenchReport)}
+    if not results:
+        return
     found: dict[str, list[tuple[str, ...]]] = {}
     for name, result in results.items():
         yield f"{style.strong(name)}  {result.pairs} pairs, load {result.load:.1f}"
@@ -278,9 +343,12 @@ def _results(files: Sequence[Path], style: console.Style) -> Iterator[str]:
     yield from console.table([tuple(map(style.strong, ("", "", "A", "B / A", "between", ""))), *rows])
 
 
-def _result(file: Path) -> _Result:
+def _result(file: Path) -> _Result | _Scores:
+    text = read_text(file)
+    with suppress(Malformed):
+        return cast("_Scores", parse(_Scores, text))
     try:
-        found: _Result = parse(_Result, read_text(file))
+        found: _Result = parse(_Result, text)
     except Malformed as error:
         message, fix = f"no result of `tfdock bench --json`: {error}", "write one: `tfdock bench .venv --json > FILE`"
         raise ProfileError.of("file-unreadable", message, fix, file=str(file)) from error
