@@ -580,6 +580,9 @@ def command_rows(bench: Bench) -> Iterator[Row]:
     known = f"cibuildwheel --help (version {CIBUILDWHEEL})"
     row = Row(name="--help", aim=0.6, reference_command=known)
     yield row.measure(runs, clock(TFDOCK, "--help"), clock(peer, "--help"))
+    asked = {"_TFDOCK_COMPLETE": "complete_bash", "COMP_WORDS": "tfdock build --gpu rtx50", "COMP_CWORD": "3"}
+    row = Row(name="completion", aim=1.4, reference_command=known)
+    yield row.measure(runs, lambda: timed([TFDOCK], {**environment, **asked}), clock(peer, "--help"))
     profiles = list(itertools.islice(written_profiles(work / "profiles"), bench.pick(200, 3)))
     one, all_of_them = clock(TFDOCK, "check", profiles[0]), clock(TFDOCK, "check", *profiles)
     one()

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from tfdock.errors import TfdockError
 from tfdock.host import settings
@@ -33,7 +36,7 @@ def _from_knowledge(names: Callable[[KnowledgeBase], Iterable[str]]) -> Complete
 
 def profiles(incomplete: str) -> list[str]:
     """Return the shipped profiles, and the files in this folder and in `profiles/` that may be profiles."""
-    files = [*map(str, Path().glob("*.yaml")), *map(str, Path("profiles").glob("*.yaml"))]
+    files = [*map(str, Path().glob("[!.]*.yaml")), *map(str, Path("profiles").glob("*.yaml"))]
     shipped = [file.stem for file in loader.profile_files()]
     return sorted(name for name in {*shipped, *files} if name.startswith(incomplete))
 
@@ -54,6 +57,27 @@ gpus = _from_knowledge(lambda base: [*base.gpus, "cpu", "local"])
 releases = _from_knowledge(lambda base: base.releases)
 pythons = _from_knowledge(lambda base: {python for row in base.releases.values() for python in row.pythons})
 explained = _from_knowledge(lambda base: [*base.codes, *base.switches])
+
+
+def profile_command(load: Callable[[], Any]) -> Any:
+    """Return a command with the completed values of all commands that take a profile; `load` returns the real one.
+
+    Importing the module of a real command takes longer than a user waits for a word. Only names of options need it.
+    """
+    light = typer.Typer()
+    light.command()(_values)
+    command = typer.main.get_command(light)
+    command.shell_complete = lambda ctx, incomplete: load().shell_complete(ctx, incomplete)  # type: ignore[method-assign]
+    return command
+
+
+def _values(
+    names: Annotated[list[str] | None, typer.Argument(autocompletion=profiles)] = None,
+    gpu: Annotated[list[str] | None, typer.Option("--gpu", autocompletion=gpus)] = None,
+    tensorflow: Annotated[str, typer.Option("--tensorflow", autocompletion=releases)] = "",
+    python: Annotated[str, typer.Option("--python", autocompletion=pythons)] = "",
+) -> None:
+    """Take the words of a command that takes a profile."""
 
 
 def of_fields(base: KnowledgeBase) -> dict[str, list[str]]:

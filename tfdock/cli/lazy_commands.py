@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -57,6 +58,9 @@ SECTIONS: Mapping[str, Table] = {
 }
 #: Options of the program that also stand behind a command.
 _SHARED = frozenset({"color", "quiet", "verbose"})
+#: Commands that take a profile, or options in its place; and these options.
+_OF_PROFILES = frozenset({"build", "check", "fetch", "lock", "plan", "pull", "render"})
+_VALUES = frozenset({"--gpu", "--tensorflow", "--python"})
 COMMANDS: Table = {name: row for rows in SECTIONS.values() for name, row in rows.items()}
 CACHE_COMMANDS: Table = {
     "list": ("cache", "List the caches by toolchain, with size and last use."),
@@ -100,6 +104,11 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the name, command and arguments. The real command replaces its entry in the help."""
         name, stub, arguments = super().resolve_command(ctx, args)
+        last = next(reversed(arguments), "")
+        if ctx.resilient_parsing and name in _OF_PROFILES and (last in _VALUES or not last.startswith("-")):
+            from tfdock.cli.completion import profile_command  # here: it loads the knowledge
+
+            return name, profile_command(partial(self.load_command, name)), arguments
         # A stub has no options: the real command must parse the arguments.
         return name, self.load_command(name) if name and stub else None, arguments
 

@@ -35,6 +35,8 @@ def completed(folder: Path, line: str) -> list[str]:
         ("tfdock plan m", ["my.yaml"]),
         ("tfdock build --gpu rtx508", ["rtx5080", "rtx5080-laptop"]),
         ("tfdock build --gpu rtx3080,h10", ["rtx3080,h100"]),
+        ("tfdock build --gpu rtx3080 --js", ["--json"]),
+        ("tfdock build --json my.yaml rtx508", []),
         ("tfdock init --gpu cp", ["cpu"]),
         ("tfdock check --tensorflow 2.1", ["2.1", "2.10", "2.18"]),
         ("tfdock check --python 3.1", ["3.10", "3.11", "3.12", "3.13"]),
@@ -45,11 +47,26 @@ def completed(folder: Path, line: str) -> list[str]:
     ],
 )
 def test_names_are_completed(tmp_path: Path, line: str, some: list[str]) -> None:
-    (tmp_path / "my.yaml").touch()
+    for name in ("my.yaml", ".of-a-tool.yaml"):
+        (tmp_path / name).touch()
     (tmp_path / "wheelhouse/.tfdock/tf9.9.9-py3.11-cpu-x86_64").mkdir(parents=True)
     found = completed(tmp_path, line)
     assert set(some) <= set(found)
+    assert ".of-a-tool.yaml" not in found
     assert all(name.startswith(line.rpartition(" ")[2]) for name in found)
+
+
+def test_values_are_completed_without_the_module_of_the_command(tmp_path: Path) -> None:
+    variables = {"_TFDOCK_COMPLETE": "complete_bash", "COMP_WORDS": "tfdock build --gpu rtx", "COMP_CWORD": "3"}
+    program = (
+        "import atexit, sys; from tfdock.cli.main import main; sys.argv = ['tfdock'];"
+        "atexit.register(lambda: print(*(name for name in sys.modules if 'tfdock.cli.commands' in name))); main()"
+    )
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **variables}
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "rtx3080" in found.stdout.split()
+    assert "tfdock.cli.commands" not in found.stdout
 
 
 def test_settings_that_cannot_be_read_complete_nothing_and_print_nothing(tmp_path: Path) -> None:

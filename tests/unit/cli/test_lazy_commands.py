@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 import tfdock.cli.commands
 import tfdock.cli.main
+from tfdock.cli import lazy_commands
 from tfdock.cli.app import app
 from tfdock.cli.lazy_commands import COMMANDS, LazyGroup
 
@@ -66,6 +67,12 @@ def test_the_table_has_every_command_that_is_registered(group: LazyGroup) -> Non
 def test_every_module_of_commands_is_in_a_table() -> None:
     modules = {module for group in LAZY_GROUPS for module, _ in group.table.values()}
     assert modules == {name for _, name, _ in iter_modules(tfdock.cli.commands.__path__)}
+
+
+def test_completion_knows_the_commands_that_take_a_profile_or_options_in_its_place() -> None:
+    group = GROUPS[""]
+    options = {name: {option.name for option in loaded(group, name).params} for name in group.commands}
+    assert {name for name, its in options.items() if {"gpu", "sets"} <= its} == lazy_commands._OF_PROFILES
 
 
 @pytest.mark.parametrize("name", RECORDED)
