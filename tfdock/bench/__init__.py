@@ -1,7 +1,7 @@
 """Whether one installed TensorFlow is faster than another.
 
-`pairs` times both in pairs of processes, and `comparison` decides what the pairs show. `published_scores` has those of
-the package ai-benchmark.
+`pairs` times both in pairs of processes, and `comparison` decides what the pairs show. `published_scores` has the
+scores of the package ai-benchmark.
 
 Imports: `knowledge`, `host`, `installed`, `verify`.
 """
