@@ -1,7 +1,8 @@
 """Decide from pairs of processes which side is faster, and how uncertain the answer is. Pure.
 
-Each pair gives one figure, the logarithm of the ratio of both times. Rounds inside of a pair are no sample: processes
-of one program differ for as long as they live. So the interval is Student's, with as many figures as there are pairs.
+Each pair gives one figure: the logarithm of the ratio of both times. The rounds within a pair are not independent:
+one process of a program can be slower than another until it ends. So the interval is Student's, with one figure a
+pair.
 """
 
 from __future__ import annotations
@@ -14,46 +15,47 @@ from statistics import fmean, median, stdev
 from typing import Literal
 
 SUITE = "all together"  #: The name of the line for the geometric mean of all operations.
-#: A smaller difference matters to few. Of 20 comparisons of a TensorFlow with itself, each with 24 pairs, two found
-#: an operation that differed by 1.2 and 1.5 %.
+#: Smaller differences matter to few and are not reported. Of 20 comparisons of a TensorFlow with itself, each with
+#: 24 pairs, two found an operation that differed, by 1.2 and 1.5 %.
 _MEANT = 0.02
 _STEPS = 400  #: Steps of Simpson's rule. The error is below 1e-9 where quantiles are read.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """An operation on both sides."""
+    """The comparison of an operation on both sides."""
 
-    operation: str  #: Its name.
-    ratio: float  #: The second side's time by the first's: the geometric mean over the pairs.
+    operation: str  #: The operation's name.
+    ratio: float  #: The second side's time divided by the first's: the geometric mean over the pairs.
     low: float  #: The ratio is above this and below `high` with a probability of 95 %.
     high: float  #: See `low`.
-    surely_low: float  #: The same, for all operations at once, and for the suite alone; `verdict` goes by it.
+    #: Like `low`, but the 95 % hold for all operations at once; for the suite the same as `low`. `verdict` uses it.
+    surely_low: float
     surely_high: float  #: See `surely_low`.
     #: Whether the second side is faster or slower; `none` if no difference of 2 % or more was found.
     verdict: Literal["faster", "slower", "none"]
-    excluded: float  #: How much slower the slower side may be at most, as a share of the other's time: 0.03 is 3 %.
-    seen: float  #: The difference that four of five such runs would find, as a share.
-    seconds: tuple[float, float]  #: CPU seconds of a call, the median of each side; of the suite their sum.
+    excluded: float  #: The slower side is at most this much slower, as a share of the other's time: 0.03 is 3 %.
+    seen: float  #: The difference that four of five such runs would detect, as a share.
+    seconds: tuple[float, float]  #: CPU seconds of a call: the median of each side; of the suite, the sum.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedSide:
     """A TensorFlow that was timed."""
 
-    python: str  #: The interpreter's path; of a wheel in a container, the wheel.
-    version: str  #: The version of that Python; of a container's, `3.11`.
+    python: str  #: The interpreter's path; for a wheel in a container, the wheel's path.
+    version: str  #: The version of that Python; in a container only `3.11`.
     tensorflow: str = ""  #: The version of its TensorFlow.
     variables: dict[str, str] = field(default_factory=dict)  #: Variables that only this side got.
 
     @property
     def given(self) -> list[str]:
-        """Its variables, each as `NAME=value`."""
+        """The side's variables, each as `NAME=value`."""
         return [f"{name}={value}" for name, value in self.variables.items()]
 
     @property
     def name(self) -> str:
-        """The Python or the wheel with its variables, as a shell takes them."""
+        """The variables, then the Python or wheel, quoted for a shell."""
         return shlex.join([*self.given, self.python])
 
     @property
@@ -68,9 +70,9 @@ class BenchReport:
 
     sides: tuple[TimedSide, TimedSide]  #: Both sides; the baseline is first.
     pairs: int  #: Pairs of processes that were timed.
-    load: float  #: Processes that wanted a core in the minute before.
+    load: float  #: The load in the minute before: how many processes wanted a core.
     operations: tuple[Comparison, ...]  #: Each operation.
-    suite: Comparison  #: All of them together.
+    suite: Comparison  #: All operations together.
     notes: tuple[str, ...]  #: What limits the answer.
 
     @property
@@ -88,7 +90,7 @@ class PairFigure:
 
 
 def compare(pairs: Sequence[Mapping[str, PairFigure]]) -> Iterator[Comparison]:
-    """Yield the comparison of each operation, then the comparison of all together. There are two pairs or more."""
+    """Yield the comparison of each operation, then of all operations together. `pairs` has two pairs or more."""
     operations = list(pairs[0])
     for name in operations:
         figures = [pair[name] for pair in pairs]
@@ -132,7 +134,7 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 
 def _t_probability(value: float, freedom: int) -> float:
-    """Return how probable a value from 0 on or a smaller one is."""
+    """Return the probability of at most this value, which is 0 or more."""
     # With x = tan(angle) * sqrt(freedom) the density is a power of a cosine: smooth, on a bounded interval.
     end = math.atan(value / math.sqrt(freedom))
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)

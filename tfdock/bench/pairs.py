@@ -1,9 +1,9 @@
 """Time two TensorFlows in pairs of processes, which take turns on one core operation by operation.
 
-One core, because the speed of a core changes by half for seconds, and another core's at other times: on two cores the
-same TensorFlow seems to be faster than itself. Both sides get the same number of turns, and the order changes: who
-runs more often finds its data still in the caches. `dockerfiles/bench/turns.py` keeps the turns, where the processes
-run: on this machine, or in a container.
+They share one core: the speed of a core changes by half for seconds, and each core changes at other times. On two
+cores, a TensorFlow can seem to be faster than itself. Both sides get the same number of turns, and the order changes:
+a side that runs more often finds its data still in the caches. `dockerfiles/bench/turns.py` controls the turns. It
+runs beside the processes: on this machine, or in a container.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tfdock.verify.trial import MarkedLines
 
 PAIRS = 12  #: Twelve pairs detect a difference of 2.5 to 9 %, depending on the operation and the load of the machine.
 _ROUNDS = 32
-_AT_ONCE = 2  #: Pairs that run at once, each on a core of its own.
+_AT_ONCE = 2  #: Pairs that run at once, each pair on another core.
 _START_SECONDS, _BLOCK_SECONDS, _LOOK_SECONDS = 300.0, 60.0, 0.2
 _PIECE = 1 << 16
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS"), "1")
@@ -46,8 +46,8 @@ COMMON = {"CUDA_VISIBLE_DEVICES": "-1", "LC_ALL": "C", "TF_CPP_MIN_LOG_LEVEL": "
 class TimingPlace:
     """Where the processes of a timing run.
 
-    `run` runs a program, given as text, with one argument there, and passes on its output. `variables` are those that
-    all processes have there, `pythons` the interpreters of both sides.
+    `run` runs the text of a program there, with one argument, and passes its output to the `MarkedLines`. `variables`
+    are the environment of all processes there, `pythons` the interpreters of both sides.
     """
 
     run: Callable[[str, str, MarkedLines], object]
@@ -60,7 +60,7 @@ _Seconds = Annotated[float, below(3600)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """A line of `turns.py`: a pair, or why there are no more."""
+    """A line of `turns.py`: the times of a pair, or why no pair follows."""
 
     versions: tuple[Line, Line] = ("", "")
     blocks: tuple[list[tuple[_Seconds, _Seconds]], ...] = ()
@@ -76,8 +76,8 @@ class Timing:
 
     sides: tuple[TimedSide, TimedSide]
     operations: Sequence[BenchOperation]
-    programs: Mapping[str, str]  #: The files of `dockerfiles/`, by their paths there.
-    finished: Callable[[int], object] = lambda _: None  #: Gets the number of pairs that have ended, after each.
+    programs: Mapping[str, str]  #: The files of `dockerfiles/`, by their paths in this folder.
+    finished: Callable[[int], object] = lambda _: None  #: Called after each pair with the number of finished pairs.
     figures: list[dict[str, PairFigure]] = field(default_factory=list)
 
     def run(self, pairs: int, place: TimingPlace) -> None:
@@ -136,14 +136,14 @@ class Timing:
 
 
 def _figure(blocks: Sequence[tuple[float, float]]) -> PairFigure:
-    # A clock of 1 ns would make a ratio of nothing by nothing.
+    # A time can be 0 by the clock, but 0 / 0 is no ratio.
     first, second = ([max(seconds, 1e-9) for seconds in side] for side in zip(*blocks, strict=True))
     logarithm = median(math.log(other / one) for one, other in zip(first, second, strict=True))
     return PairFigure(logarithm=logarithm, seconds=(median(first), median(second)))
 
 
 def on_this_machine(pythons: tuple[Path, Path], check: Callable[[], object]) -> TimingPlace:
-    """Return this machine as a place, where the first Python runs programs.
+    """Return the place of a timing on this machine, where the first Python runs `turns.py`.
 
     `check` is called several times a second, and raises to end the program and its processes.
     """
@@ -160,7 +160,7 @@ def on_this_machine(pythons: tuple[Path, Path], check: Callable[[], object]) -> 
             stderr=subprocess.STDOUT,
             env=variables,
             start_new_session=True,
-            cwd="/",  # a module of the working folder shadows none
+            cwd="/",  # so that no module of the working folder shadows another
         )
         assert process.stdout
         try:
@@ -169,13 +169,13 @@ def on_this_machine(pythons: tuple[Path, Path], check: Callable[[], object]) -> 
                 piece, ended = b"", False
                 while piece or not ended:
                     check()
-                    # Not the end of its output, which its processes hold too. Before the look: all is there then.
+                    # The output may stay open: its processes hold it too. Poll first, then read: nothing is missed.
                     ended = process.poll() is not None
                     piece = os.read(process.stdout.fileno(), _PIECE) if selector.select(_LOOK_SECONDS) else b""
                     marked.feed(piece)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()  # until all of them have ended
+            process.communicate()  # waits until all of its processes have ended
 
     return TimingPlace(run=run, variables=variables, pythons=pythons)

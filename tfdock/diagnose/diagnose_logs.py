@@ -18,7 +18,7 @@ Progress = Callable[[int], None]
 AddNote = Callable[[str], None]
 
 
-_PASTED = 1 << 18  #: Bytes of a log that somebody may have copied from a terminal.
+_PASTED = 1 << 18  #: The most bytes of a log that somebody may have copied from a terminal.
 
 
 def _ignore(_: object) -> None:
@@ -36,8 +36,8 @@ def diagnose_log(
 ) -> Diagnosis:
     """Read a log to its end and return what went wrong in it.
 
-    `progress` gets the number of bytes read, `add_note` what is wrong with the log itself. Raises ProfileError for a
-    log that is not text, with `name` as its file.
+    `progress` is called with the number of bytes just read, `add_note` with problems of the log itself. Raises
+    ProfileError for a log that is not text, with `name` as its file.
     """
     reader, kept = Diagnostician(knowledge), bytearray()
     try:
@@ -68,8 +68,8 @@ def _is_sure(found: Diagnosis) -> bool:
 
 
 def _chunks(log: BinaryIO, progress: Progress) -> Iterator[bytes]:
-    # `read` would wait until a whole piece is there, while a build still prints.
-    read = getattr(log, "read1", log.read)  # A pipe returns the available bytes.
+    # `read` would wait for a whole piece while a build still prints.
+    read = getattr(log, "read1", log.read)  # `read1` returns the available bytes of a pipe.
     while chunk := read(PIECE):
         progress(len(chunk))
         yield chunk

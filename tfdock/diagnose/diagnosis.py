@@ -1,4 +1,4 @@
-"""Sightings in a log -> causes in order, in words, with profile changes that were tried. Pure.
+"""Turn the sightings in a log into causes in order, as text, with profile changes that were tried. Pure.
 
 The first failure that stopped something is the root cause. Survived failures, and failures caused by others, come
 after the cause. With a profile, a cause names the profile's own values, and offers changes that are accepted. If log
@@ -26,25 +26,25 @@ from tfdock.types import Version
 # Tools report one failure in several lines, the details some lines below.
 _NEAR = 30  #: Within this number of lines, a more exact row replaces a less exact row for the same failure.
 _STOPPED = ("ERROR: ", "FATAL: ", "FAILED: ")  #: The start of Bazel's message about the error that stopped it.
-_LONGEST = 300  #: Characters of a value out of a log, in a sentence.
+_LONGEST = 300  #: The most characters of a log's value in a sentence.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One cause that a log shows."""
 
-    id: str  #: The known failure.
-    stage: str  #: The part of a build or start in which it happens.
+    id: str  #: The id of the known failure.
+    stage: str  #: The part of a build or start in which the failure happens.
     confidence: str  #: `high`, `medium` or `low`.
     line: int  #: The line of the log, from 1.
-    excerpt: str  #: The lines of the log that show it.
-    cause: str  #: Why it happened.
+    excerpt: str  #: The lines of the log that show the failure.
+    cause: str  #: Why the failure happened.
     fix: str  #: What to do.
-    source: str  #: The source of the row.
-    count: int  #: How often it is in the log.
-    values: Mapping[str, str]  #: What was read from the lines, by name.
-    asked: str = ""  #: What of the profile has to do with it; empty without a profile.
-    misfit: str = ""  #: Where the log and the profile disagree: then there are no changes.
+    source: str  #: The source of the knowledge row.
+    count: int  #: How often the failure is in the log.
+    values: Mapping[str, str]  #: The values that were read from the lines, by name.
+    asked: str = ""  #: The related part of the profile; empty without a profile.
+    misfit: str = ""  #: How the log and the profile disagree: then there are no changes; else empty.
     changes: tuple[Suggestion, ...] = ()  #: Changes of the profile that may help.
 
 
@@ -53,7 +53,7 @@ class GoodEnd:
     """The line of a log that says that all ended well."""
 
     id: str  #: The knowledge row that matches the line.
-    line: int  #: Its number, from 1.
+    line: int  #: The number of the line, from 1.
     cause: str  #: What the line says, in a sentence.
 
 
@@ -61,8 +61,8 @@ class GoodEnd:
 class Diagnosis:
     """What went wrong, the most probable cause first. `warnings` are harmless; `lines` counts the lines of the log.
 
-    `suspects` are lines that look like errors. `first` is the origin of the first one; `others` are about files
-    without a finding. `success` is set if the log ended well, without a later error.
+    `suspects` are lines that look like errors. `first` is a text about the first of them; `others` are about
+    files without a finding. `success` is set if the log ended well, without a later error.
     """
 
     lines: int
@@ -87,7 +87,7 @@ class Diagnosis:
 def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis:
     """Return the causes that a log shows, in order, as text."""
     rows, end = knowledge.failures, seen.success
-    # Before failures are chosen: a grave warning becomes one of them.
+    # Do this before failures are chosen: a grave warning becomes a failure.
     sightings = _with_grave_failures(seen, rows, profile_fixes.accelerator(context) if context else "")
     failed = [
         one for one in sightings if rows[one.rule].is_failure and {*rows[one.rule].only_with} <= {*seen.versions}
@@ -123,7 +123,7 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
 def _beside_failures(
     skews: Sequence[Skew], failures: Sequence[Sighting], rows: Mapping[str, Failure]
 ) -> Sequence[Skew]:
-    """Return the version skews that no failure explains better; guesses only if nothing else is found."""
+    """Return the version skews that no failure explains better, and a guess only if nothing else is found."""
     known = {one.line for one in failures if not rows[one.rule].unsure}
     left = [one for one in skews if one.error.line not in known]
     # One guess, about the first error, is enough.
@@ -177,7 +177,7 @@ def _skew_finding(one: Skew, knowledge: KnowledgeBase, context: Context | None) 
 
 
 def _in_words_of(system: LogPart | None, finding: Finding) -> Finding:
-    """Return a finding whose fix speaks of the programs and packages of the system that the log is of."""
+    """Return a finding whose fix names programs and packages of the system that wrote the log."""
     fix = finding.fix
     for debian, own in system.phrases.items() if system else ():
         fix = fix.replace(debian, own)
@@ -193,8 +193,8 @@ def _is_noise(suspect: SuspectLine, noise: Sequence[Sighting], rows: Mapping[str
 def _with_grave_failures(seen: LogSightings, rows: Mapping[str, Failure], accelerator: str) -> Sequence[Sighting]:
     """Return sightings, with warnings turned into the failure that they belong to.
 
-    A warning counts as its failure beside that failure, or where the profile uses its accelerator; without a profile,
-    where the log shows such an accelerator.
+    A warning counts as its failure if the log has that failure too, or if the profile uses its accelerator; without a
+    profile, if the log shows such an accelerator.
     """
     by_rule: dict[tuple[str, str], Sighting] = {}
     failed = {sighting.rule for sighting in seen.sightings}
@@ -223,7 +223,7 @@ def _most_specific(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -
     """Return the sightings without those for which a nearby sighting is more exact."""
     left = []
     for sighting in sightings:
-        # Sightings reported one by one may be close together, so only a sighting on the same line replaces one.
+        # Sightings that are reported one by one may be close together: only one on the same line replaces another.
         near = 0 if rows[sighting.rule].each else _NEAR
         better = (other for other in sightings if sighting.rule in rows[other.rule].instead_of)
         if not any(abs(other.line - sighting.line) <= near for other in better):
@@ -237,7 +237,7 @@ def _finding(
     sighting: Sighting, seen: LogSightings, here: ObservedParts, knowledge: KnowledgeBase, context: Context | None
 ) -> Finding:
     row = knowledge.failures[sighting.rule]
-    # Shortened for sentences only: changes of the profile below need the whole values.
+    # Shortened only for sentences: the changes of the profile below need the whole values.
     values = {**row.values, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
     told = here.outside() if row.unsure else here.made_of(row.tells)
     only_installed = row.installed and "bazel" not in seen.versions
@@ -263,14 +263,14 @@ def _finding(
 
 
 def _confidence(sighting: Sighting, row: Failure, seen: LogSightings) -> str:
-    """Return `high`, `medium` or `low`. A survived failure counts less where something stopped the build later."""
+    """Return `high`, `medium` or `low`. A survived failure counts less if another error stopped the build later."""
     stopped = any(suspect.line > sighting.line and suspect.text.startswith(_STOPPED) for suspect in seen.suspects)
     doubts = sighting.survivable + row.cascade + row.unsure + (sighting.survivable and stopped)
     return ("high", "medium", "low")[min(doubts, 2)]
 
 
 def _profile_mismatch(row: Failure, values: Mapping[str, str], context: Context) -> str:
-    """Return a sentence on the first mismatch of log and profile in a row's `fits`; empty where both agree.
+    """Return a sentence on the first mismatch of log and profile in a row's `fits`; empty if both agree.
 
     `values` come only from the log: a default for a missing value proves nothing.
     """
@@ -327,7 +327,7 @@ def finding_json(finding: Finding) -> dict[str, Any]:
 
 
 def diagnose_document(diagnoses: Mapping[str, Diagnosis], *, with_warnings: bool) -> dict[str, Any]:
-    """Return the content of `tfdock.diagnose/1` from name -> diagnosis of each log.
+    """Return the content of `tfdock.diagnose/1` for the diagnoses of logs, by the logs' names.
 
     The first finding of each log comes first, then the second ones.
     """

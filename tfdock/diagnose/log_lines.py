@@ -1,7 +1,7 @@
-"""A log of any kind -> blocks of whole lines, and a line as its program printed it. Pure, in bounded memory.
+"""Cut a log of any kind into blocks of whole lines, and restore lines as their programs printed them. Pure.
 
-A log may be packed (gzip), of UTF-16 or broken UTF-8, coloured, of progress that overwrites itself (CR), with the
-prefixes of builders and CI systems, and with lines of any length.
+A log may be packed (gzip), in UTF-16 or broken UTF-8, or coloured. It may have progress lines that overwrite each
+other (CR), prefixes of builders and CI systems, and lines of any length. The memory that is used is bounded.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 BLOCK = 1 << 20  #: Bytes of a block.
-#: Bytes that are read and unpacked at once. Larger pieces cost the system new memory pages each time.
+#: Bytes that are read and unpacked at once. For larger pieces, the system allocates new memory pages each time.
 PIECE = 1 << 16
 NEAR = 1000  #: The most bytes read before and after a match in a line, because lines may be very long.
-_WORD = 300  #: The most bytes of a partial word that is dropped at a cut end of a line.
-AFTER = 2  #: Lines that are shown after a line.
+_WORD = 300  #: The most bytes of a partial word that is dropped where a line is cut.
+AFTER = 2  #: The number of lines that are shown after a line.
 _LONGEST = 512  #: Bytes of the longest text that is searched for.
-# An escape sequence may be cut by the border of a piece: so much is held back.
+# An escape sequence may be cut at the end of a piece, so this many bytes are held back.
 _ESCAPE_LENGTH = 256
 
 # Colour and cursor sequences; commands for a terminal or CI system (OSC, APC) within a line; single escapes.
 _ESCAPE = re.compile(
     rb"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|[\]_P^X][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[ -/]{0,4}[0-Z\\^-~])"
 )
-# The marks (BOM) of Unicode; Windows PowerShell writes UTF-16 with `>`.
+# Byte order marks (BOM) of Unicode. Windows PowerShell writes UTF-16 with `>`.
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _GZIP = b"\x1f\x8b"
 _HEAD = 1 << 13  #: Bytes at the beginning that show whether data is text.
@@ -36,7 +36,7 @@ _PACKED = (
     (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), "packed with bzip2", "bzip2 -d"),
     (re.compile(rb"\x28\xb5\x2f\xfd"), "packed with zstd", "zstd -d"),
 )
-# POSIX ustar: the magic stands at byte 257 of a member's header.
+# POSIX ustar: the magic is at byte 257 of a member's header.
 _TAR, _TAR_AT = b"ustar", 257
 _ODD = re.compile("[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")  #: Characters in neither texts nor terminal output.
 
@@ -51,8 +51,8 @@ _PREFIX = re.compile(
             rf"\[(?:{_DATE}|{_CLOCK}|[+ ]{{0,12}}\d+(?:\.\d+)?s?)\]:? ?",  # Jenkins, `ts`, kernels
             rf"\(?{_CLOCK}\)?:? {{1,12}}(?=\S)",  # Bazel's --show_timestamps, Jenkins
             r"#\d+ (?:\d+\.\d+ {1,40})?(?=\S)",  # BuildKit
-            r"(?<=\s)\d{1,7} {4}(?=\S)",  # Spack, of the lines around an error
-            r"\d{1,5}\.\d{1,3} (?=[A-Za-z/])",  # BuildKit, where it tells again what failed
+            r"(?<=\s)\d{1,7} {4}(?=\S)",  # Spack, in the lines around an error
+            r"\d{1,5}\.\d{1,3} (?=[A-Za-z/])",  # BuildKit, when it repeats the failed step
             r"(?:=> ?)+(?:#|=> )?",
             r"(?=[\d+]*[A-Za-z_])[\w.@/-]{1,80}\s{0,40}\| ",  # Compose, foreman
             r"[^\t\n]{1,100}\t[^\t\n]{1,100}\t(?=\d{4}-\d\d-\d\dT)",  # `gh run view --log`
@@ -60,27 +60,27 @@ _PREFIX = re.compile(
             rf"[A-Z][a-z]{{2}} [ \d]\d {_CLOCK} (?:[\w.-]{{1,80}} (?![Ee]rror:)[\w./-]{{1,60}}(?:\[\d+\])?: )?",
             r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{3,6}\] ",  # Prow
             r"\[[^\]\n]{1,80}\] {1,4}\| |\+[A-Za-z][\w-]{0,60} \| ",  # act, Earthly
-            r"\[[a-z][\w./-]{0,120}(?::\w{1,20}){0,3}\] {1,4}",  # Drone, kubectl, others that tell several things
+            r"\[[a-z][\w./-]{0,120}(?::\w{1,20}){0,3}\] {1,4}",  # Drone, kubectl, other tools with several sources
             r"- [\w.-]{1,60} - (?:DEBUG|INFO|ERROR|CRITICAL) - ",  # Python's logging
             r"Step #\d{1,4}(?: - \"[^\"\n]{1,80}\")?: |\[Container\] ",  # Cloud Build, CodeBuild
             r"\{\"log\":\"",  # engines' files
-            r"[a-z][\w.+-]{2,60}> (?=\S)|(?<=\s{3})> (?=\S)",  # Nix, and where it tells again what failed
+            r"[a-z][\w.+-]{2,60}> (?=\S)|(?<=\s{3})> (?=\S)",  # Nix, also when it repeats the failed lines
             r">> \d+ {2,8}|\[(?:ERROR|error|stderr)\] +",  # Spack, Maven and others
             r"##\[(?:error|warning|group|debug|section|command)\]|::(?:error|warning|notice)[^:\n]{0,200}::",
             r"E\s{2,7}(?=\S)",  # pytest
-            r"(?<!\s) ?\| (?=[^\s|^~+][^|]*$)",  # BitBake; no table, nor what a compiler shows behind more blanks
+            r"(?<!\s) ?\| (?=[^\s|^~+][^|]*$)",  # BitBake; neither tables, nor a compiler's excerpts with more blanks
             r"\*\*(?=[A-Za-z])",  # Markdown, around a line that was pasted
             r"\s{1,200}",
         ]
     )
 )
-# Builders nest: a line of BuildKit's may stand within one of a CI service's.
+# Prefixes nest: a line of BuildKit may be part of a line of a CI service.
 _PREFIXES = 8
 _SUFFIX = re.compile(r'(?:\\r)?\\n","stream":"std(?:out|err)","time":"[^"]{1,40}"\}$')
 
 
 class NotText(ValueError):
-    """Data is not text. `kind` is the actual format, `program` the command that unpacks it, empty without one."""
+    """The data is not text. `kind` is the actual format, `program` the command that unpacks it; may be empty."""
 
     def __init__(self, kind: str, program: str = "") -> None:
         super().__init__(kind)
@@ -89,9 +89,9 @@ class NotText(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Hold bytes of a log without escape sequences. `line` is the number of the first line, from 1.
+    """Bytes of a log without escape sequences. `line` is the number of the first line, from 1.
 
-    Matches from `since` on and before `until` belong to this block. The rest is context, and part of another block.
+    Matches from `since` on and before `until` belong to this block. The rest is context from other blocks.
     """
 
     data: bytes
@@ -100,16 +100,16 @@ class Block:
     until: int
 
     def around(self, place: int) -> tuple[int, int]:
-        """Return begin and end of the part of the line around a place. A lone CR ends a line too.
+        """Return the begin and end of the part of a line around a place. A lone CR ends a line too.
 
-        The part of a longer line has no half words at its ends: half a secret cannot be recognized.
+        A part of a longer line has no partial words at its ends: half a secret could not be recognized.
         """
         data, low, high = self.data, max(place - NEAR, 0), min(place + NEAR, len(self.data))
         first = max(low - 1, 0)
-        # Use the last one before the place: progress output overwrites itself with CR within one line.
+        # Use the last line end before the place: progress output overwrites itself with CR within one line.
         begin = max(data.rfind(b"\n", first, place), data.rfind(b"\r", first, place)) + 1
         ends = (data.find(b"\n", place, high + 1), data.find(b"\r", place, high + 1))
-        # Only if the line was cut: otherwise the first word of every line would be lost.
+        # Drop a word only if the line was cut: otherwise every line would lose its first word.
         word = data.find(b" ", low, low + _WORD) + 1 if low else 0
         last = data.rfind(b" ", high - _WORD, high) if high < len(data) else -1
         return begin or word or low, min((end for end in ends if end >= 0), default=last if last >= 0 else high)
@@ -119,7 +119,7 @@ class Block:
         return bare(self.data[begin:end].decode("utf-8", "replace"))
 
     def shown(self, place: int) -> tuple[str, ...]:
-        """Return the line at a place, and those of the next lines that are not empty."""
+        """Return the line at a place and the next lines, without empty lines."""
         begin, end = self.around(place)
         lines = [self.text(begin, end)]
         for _ in range(AFTER):
@@ -144,12 +144,12 @@ def bare(line: str) -> str:
 
 
 class Log:
-    """Cuts the bytes of a log into blocks; each block, except the last, also has the lines after its own."""
+    """Cuts the bytes of a log into blocks; each block, except the last, also has lines of the next block."""
 
     def __init__(self) -> None:
-        self._held = bytearray()  # plain bytes that belong to the next block, after `_since` of the one before
+        self._held = bytearray()  # plain bytes for the next block; those before `_since` were in the last block
         self._since = 0
-        self._raw = b""  # what may be the beginning of an escape sequence
+        self._raw = b""  # possibly the beginning of an escape sequence
         self._line = 1
 
     def feed(self, data: bytes) -> Iterator[Block]:
@@ -162,7 +162,7 @@ class Log:
             return
         held, at = bytes(self._held), 0
         while len(held) - at >= BLOCK:
-            # Twice the size of a block: lines behind its own are context for excerpts.
+            # Twice the size of a block: the lines after the block are context for excerpts.
             block, keep = self._cut(held[at : at + 2 * BLOCK])
             at += keep
             yield block
@@ -189,8 +189,8 @@ class Log:
             until = data.rfind(b"\n", self._since, until)
             if until < 0:
                 break
-        if until < 0:  # A line longer than a block: its end is read again with what follows.
-            # No text that is searched for may lie across the end of a block.
+        if until < 0:  # The line is longer than a block: the next block repeats its end.
+            # No searched text may be split by the end of a block.
             until = len(data) - NEAR - _LONGEST
             keep = until - NEAR
         else:
@@ -205,14 +205,14 @@ def _plain(data: bytes) -> bytes:
     return _ESCAPE.sub(b"", data) if b"\x1b" in data else data
 
 
-_LAYERS = 2  #: Times that a log is packed: by CI, and by who sends it.
-#: The largest allowed compression ratio, and the size from which it is checked. Logs have 10 to 50; gzip can make a
-#: thousand.
+_LAYERS = 2  #: How often a log may be packed: by CI, and by its sender.
+#: The largest allowed compression ratio, and the size from which it is checked. Logs have a ratio of 10 to
+#: 50; gzip can reach a thousand.
 _DENSEST, _ANY_DENSITY = 250, 16 << 20
 
 
 class _Counted:
-    """The pieces of a file, and how many bytes of it were read."""
+    """The pieces of a file, and the number of bytes that were read."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks, self.size = iter(chunks), 0
@@ -224,10 +224,10 @@ class _Counted:
 
 
 def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a log as UTF-8, unpacked as often as it is packed, twice at most.
+    """Yield a log as UTF-8, unpacked if it is packed once or twice.
 
-    Raises NotText before the first piece for what is not a log, and ValueError after the last whole piece where gzip
-    data is broken, ends too early, or is denser than any log.
+    Raises NotText before the first piece if the data is not a log, and ValueError after the last whole piece if the
+    gzip data is broken, ends too early, or is more compressed than any log.
     """
     file = _Counted(chunks)
     return _unpacked(file, _LAYERS, file)
@@ -241,14 +241,14 @@ def _unpacked(chunks: Iterable[bytes], layers: int, file: _Counted) -> Iterator[
             head += chunk
             if len(head) >= _HEAD:
                 break
-    # Reading a packed file may fail in the middle: what came before is still a log.
+    # Reading a packed file may fail in the middle: the data before is still a log.
     except ValueError as error:
         broken = error
     rest = _prepend(head, broken, chunks)
     if head.startswith(_GZIP):
         if not layers:
             raise NotText(f"data that is packed more than {_LAYERS} times", "gunzip")
-        # Again from the start: what was packed may be UTF-16, or packed once more.
+        # Check the unpacked data from its start: it may be UTF-16, or packed once more.
         yield from _unpacked(_gunzip(rest, file), layers - 1, file)
     elif coding := _UTF16.get(head[:2]) or _unmarked_utf16(head[:_HEAD]):
         decoder = codecs.getincrementaldecoder(coding)("replace")
@@ -260,14 +260,14 @@ def _unpacked(chunks: Iterable[bytes], layers: int, file: _Counted) -> Iterator[
 
 def _prepend(head: bytes, broken: ValueError | None, chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield from [head] if head else []
-    # Report this after the data read so far, because these data still count.
+    # Report the error after the data that was read before it, which still counts.
     if broken:
         raise broken
     yield from chunks
 
 
 def _unmarked_utf16(head: bytes) -> str:
-    """Return the encoding of UTF-16 without a mark: of Latin letters every second byte is zero, and few others."""
+    """Return the encoding of UTF-16 without a BOM, else empty: in Latin text, only every second byte is zero."""
     first, second, half = head[::2].count(0), head[1::2].count(0), len(head) // 2
     mostly, hardly = half * 4 // 5, half // 20
     if first <= hardly and second > mostly:
@@ -290,14 +290,14 @@ def _check_text(head: bytes) -> None:
 
 
 def _gunzip(chunks: Iterable[bytes], file: _Counted) -> Iterator[bytes]:
-    """Yield the content of all members of gzip data, no more than a piece at a time. `file` is packed outermost."""
-    # zlib's manual: 16 more than the window's 15 bits asks for a gzip header.
+    """Yield the contents of all members of gzip data, at most a piece at a time. `file` is the outermost file."""
+    # zlib's manual: 16 is added to the window's 15 bits to read a gzip header.
     member, total = zlib.decompressobj(wbits=31), 0
     for chunk in chunks:
         left = chunk
         while left:
             if member.eof:
-                # RFC 1952, 2.2: a file may have several members, one behind the other.
+                # RFC 1952, 2.2: a file may have several members, one after the other.
                 if not left.startswith(_GZIP[: len(left)]):
                     return  # Padding.
                 member = zlib.decompressobj(wbits=31)
@@ -316,7 +316,7 @@ def _gunzip(chunks: Iterable[bytes], file: _Counted) -> Iterator[bytes]:
         raise ValueError("its gzip data ends too early")
 
 
-_WIDTHS = range(60, 251)  #: Columns of terminals.
+_WIDTHS = range(60, 251)  #: Usual widths of terminals in columns.
 
 
 def unwrapped(log: bytes) -> bytes:
@@ -336,7 +336,7 @@ def unwrapped(log: bytes) -> bytes:
     if not filled and (edge not in _WIDTHS or sum(len(line) == edge for line in lines) < 2):
         return b"\n".join(lines) if quoted else b""
     whole: list[bytes] = []
-    start = 0  # of the line that goes on
+    start = 0  # of the line that continues
     for number, line in enumerate(lines):
         before = lines[number - 1] if number else b""
         if (line.strip() and before.strip()) if filled else number and len(before) == edge:

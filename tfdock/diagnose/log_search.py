@@ -1,6 +1,6 @@
-"""Find known failures in a log: one search for all their literals at once, then expressions on those lines. Pure.
+"""Find known failures in a log: search for all their literals at once, then use expressions on these lines. Pure.
 
-An expression sees only the lines with its literal, at most `NEAR` bytes around it. A block examines at most twice
+An expression sees only lines with its literal, at most `NEAR` bytes around it. A block examines at most twice
 `_PATIENCE` such lines, so that no log takes long.
 """
 
@@ -20,10 +20,10 @@ from tfdock.diagnose.log_lines import BLOCK, NEAR, Block, Log, bare
 from tfdock.knowledge.failure_rows import Failure, comparable
 from tfdock.knowledge.tables import KnowledgeBase
 
-#: Places that are examined at the beginning of a block and again at its end, shared out among the literals; how many
-#: once `_BORED` places of the log were examined.
+#: Places that are examined at the beginning of a block, and as many at its end, divided among the literals: the
+#: usual number, and the number after `_BORED` places of the log.
 _PATIENCE, _IMPATIENCE, _BORED = 2000, 100, 50_000
-_ENOUGH = 100  #: Times that a failure is counted in a log. Further matches add no information.
+_ENOUGH = 100  #: The most times that a failure is counted in a log. Further matches add no information.
 _SUSPECTS = 5  #: Lines that look like errors: the first five and the last five are kept.
 #: Bytes at the beginning of a log in which the versions of parts are searched, and bytes of each later block.
 _HEAD, _SAMPLE = 4 << 20, 1 << 14
@@ -36,8 +36,8 @@ _SUSPICIOUS = (
     "fatal: ", "E: ", "cp: ", "mv: ", "ln: ", "tar: ", "unzip: ", "patch: ", "curl: (", "gpg: ", "docker: ",
     "returned a non-zero code",
 )  # fmt: skip
-#: A shell did not find a program, or a program of a script (git, cp) failed. Many scripts continue: worth a look, but
-#: not reported as an error.
+#: A shell did not find a program, or a program of a script (git, cp) failed. Many scripts continue: such lines are
+#: suspicious, but not reported as an error.
 _OF_A_SCRIPT = re.compile(
     r": [Cc]ommand not found$|\A(?:fatal|E|(?:cp|mv|ln|tar|unzip|patch|gpg|docker)): (?!warning|Removing)|"
     r"\Acurl: \(\d|returned a non-zero code"
@@ -46,7 +46,7 @@ _OF_A_SCRIPT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A rule that matched: its first place, the least number of its lines, and the values of its names.
+    """A rule that matched: its first line, the minimum number of matching lines, and the values of its names.
 
     `survivable`: the tool continues after every match so far.
     """
@@ -71,7 +71,7 @@ class SuspectLine:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The rule for a success, and its line."""
+    """The rule that matched a success, and the line of the match."""
 
     rule: str
     line: int
@@ -81,7 +81,7 @@ class Success:
 class LogSightings:
     """The findings in a log: failures and noise in the order of their lines, and lines that look like errors.
 
-    `named`: errors that mention a name which some version added or removed. `versions`: the version of each part in
+    `named`: errors with a name that some version of a part added or removed. `versions`: the version of each part in
     the log; empty if the log shows no version of the part. `resolved`: failures that a later success made harmless.
     `success`: the end of the log, if it ended well.
     """
@@ -99,7 +99,7 @@ class LogSightings:
 class _Epoch:
     """The findings since the last success.
 
-    `success` is this success, if it completes everything that was requested.
+    `success` is the last success, if it completes everything that was requested.
     """
 
     sightings: dict[str, Sighting] = field(default_factory=dict)
@@ -110,11 +110,11 @@ class _Epoch:
     success: Success | None = None
 
 
-# A few, because folders of further rows change the texts.
+# A few searchers are kept: folders with additional rows change the texts.
 @lru_cache(maxsize=4)
 def _search_for(literals: tuple[str, ...]) -> ahocorasick_rs.BytesAhoCorasick:
-    """Return a searcher for all these texts at once. Building it takes longer than reading a small log."""
-    # The DFA takes the most memory of all implementations, and reads fastest.
+    """Return a searcher for all these texts at once. To build it takes longer than to read a small log."""
+    # Of all implementations, the DFA takes the most memory and is the fastest.
     return ahocorasick_rs.BytesAhoCorasick(
         [literal.encode() for literal in literals], implementation=ahocorasick_rs.Implementation.DFA
     )
@@ -130,7 +130,7 @@ class Diagnostician:
 
     def __init__(self, knowledge: KnowledgeBase) -> None:
         rules, names = knowledge.failures.values(), knowledge.came_and_went
-        # The suspicious texts first, so that a number below their count means one of them.
+        # The suspicious texts come first: a number below their count means a suspicious text.
         uses: dict[str, list[tuple[Failure, int]]] = {literal: [] for literal in _SUSPICIOUS}
         for rule in rules:
             for place, pattern in enumerate((*rule.patterns, *rule.facts)):
@@ -170,12 +170,12 @@ class Diagnostician:
             suspects=(*now.suspects, *last),
             named=tuple(now.named.values()),
             versions={part: version for part, (_, version) in self._versions.items()},
-            # An error after it has the last word.
+            # An error after the success cancels it.
             success=None if now.suspects else now.success,
         )
 
     def _in_order(self, sightings: Mapping[str, Sighting]) -> tuple[Sighting, ...]:
-        """Return sightings in the order of their lines, with the facts that belong to them."""
+        """Return sightings in the order of their lines, with the facts of their rules."""
         complete = (
             replace(sighting, values={**self._values.get(sighting.rule, {}), **sighting.values})
             for sighting in sightings.values()
@@ -183,12 +183,12 @@ class Diagnostician:
         return tuple(sorted(complete, key=lambda sighting: sighting.line))
 
     def _look(self, block: Block) -> None:
-        # Configuration stands at the beginning; of the rest a sample will do.
+        # The configuration is at the beginning of a log; a sample of the rest is enough.
         until = block.since + (BLOCK if self._told < _HEAD else _SAMPLE)
         self._told += block.until - block.since
         if self._shows:
             self._learn_versions(block.data[block.since : min(until, block.until)].decode("utf-8", "replace"))
-        # Lines are counted from the place before: counting from the start each time is quadratic.
+        # Count lines from the previous place: counting from the start each time takes quadratic time.
         counted, line = 0, block.line
         begin = end = 0
         for literal, place in self._candidates(block):
@@ -236,7 +236,7 @@ class Diagnostician:
         return rule.reads(place, text)
 
     def _learn_versions(self, text: str) -> None:
-        """Store each part's version from the surest pattern that matches, in a log's text or in an error's."""
+        """Store the version of each part in a log or an error, from the most reliable pattern that matches."""
         tried = Counter[int]()
         for index, start, end in self._show_search.find_matches_as_indexes(text, overlapping=True):
             part, place, _ = self._shows[index]
@@ -251,7 +251,7 @@ class Diagnostician:
                 self._versions[part.part] = (place, version)
 
     def _learn(self, rule: Failure, values: Mapping[str, str]) -> None:
-        """Store a fact: the last one before a failure, or else the first one after it."""
+        """Store facts of a rule: the last before its failure, or else the first after it."""
         known = self._values.setdefault(rule.id, {})
         for name, text in values.items():
             if rule.id not in self._now.sightings or name not in known:
@@ -281,7 +281,7 @@ class Diagnostician:
             )
 
     def _kind(self, rule: Failure, values: Mapping[str, str]) -> str:
-        """Return the key that distinguishes sightings of one rule: some rows report a few values one by one."""
+        """Return the key of a sighting: some rules report each of the first few values as a separate sighting."""
         told = values.get(rule.each, "")
         if not told or rule.id not in self._now.sightings:
             return rule.id
@@ -290,7 +290,7 @@ class Diagnostician:
         return next(same, f"{rule.id} {len(kinds)}" if len(kinds) < _SUSPECTS else rule.id)
 
     def _forget_before_success(self, passing: Failure, line: int) -> None:
-        """Forget failures before a success: they did not stop the build."""
+        """Forget the failures before a success that did not stop the build."""
         kept, well = {}, set(passing.passes).difference(self._now.spoilt)
         for name, sighting in self._now.sightings.items():
             rule = self._rules[sighting.rule]
@@ -315,7 +315,7 @@ class Diagnostician:
             now.last.append(suspect)
 
     def _named(self, text: str, below: tuple[str, ...]) -> tuple[int, ...]:
-        """Return the places of the names that an error has: one of the two texts of each in the line itself."""
+        """Return the indexes of the names in an error. The line itself must have one of the two texts of a name."""
         error = comparable(text)
         whole = "\n".join((error, *map(comparable, below)))
         found = []

@@ -1,8 +1,8 @@
-"""Errors with added or removed names, or about a mismatched part -> the part that is too new or too old. Pure.
+"""Find the part that is too new or too old, from errors with added or removed names or about the part. Pure.
 
-A name alone suggests a skew; the versions in the log or profile confirm or refute it. Without a name, it uses the
-part of the error, and checks for a version outside the release's range. What `tfdock check` refuses of the profile
-comes first.
+A name alone suggests a skew; the versions in the log or profile confirm or refute it. Without a name, the part that
+the error is about is checked: its version may be outside the release's range. A problem that `tfdock check` finds in
+the profile comes first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ANNOUNCED = re.compile(
     r"^ERROR: .{1,900} failed:? \((?:Exit|Segm|Aborted|Killed|Illegal)|error executing command|"
     r"^FAILED: Build did|^ERROR: .{1,900}(?:was not created|not all outputs were created)|too many errors emitted|"
     r"returned a non-zero code: \d|"
-    # A traceback follows, and its last line says what is wrong.
+    # A traceback follows, whose last line names the error.
     r"^ERROR: .{1,900}(?: in \S{1,100} rule \S{1,300}|fetch of repository '\S{1,100}):$"
 )
 # Messages of tools about a removed name.
@@ -46,10 +46,10 @@ _FILE = re.compile(r"(?:ERROR: )?(?P<file>[\w./\\+~-]{1,300}\.\w{1,8})[:(]\d")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skew:
-    """A part that is out of step, by an error. `way` is `too_new`, `too_old`, or empty if unknown.
+    """A part whose version does not fit, as an error shows. `way` is `too_new`, `too_old`, or empty if unknown.
 
-    `name` is the name in the error, if it is known. `wanted` is the version to take, in words. `sure`: versions or
-    `tfdock check` say the same. `guess`: only the part of the error is known. `problem` is how check refuses it.
+    `name` is the added or removed name in the error, if any. `wanted` is the version to use, as text. `sure`:
+    versions or `tfdock check` confirm it. `guess`: only the part is known. `problem` is the one that check reports.
     """
 
     part: LogPart
@@ -66,13 +66,13 @@ class Skew:
 
     @property
     def id(self) -> str:
-        """What the finding is called: `python_too_new`."""
+        """The id of the finding, such as `python_too_new`."""
         return f"{self.part.part.replace('-', '_')}_{self.way or 'unfit'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedParts:
-    """The versions of the parts in a log and a profile, and in the release. `there` are the log's versions."""
+    """The versions of parts in a log and a profile, and the release. `there` are the parts that the log shows."""
 
     parts: Mapping[str, LogPart]
     there: frozenset[str]
@@ -97,7 +97,7 @@ class ObservedParts:
         return sorted({version for version in found if version}, key=Version)
 
     def tested(self, part: str) -> str:
-        """Return the recommended version: the release's own, or all versions that it names."""
+        """Return the recommended version, or the range of versions, of the release; empty if unknown."""
         made = self.made_with(part)
         if self.release is None or not made:
             return ""
@@ -128,7 +128,7 @@ class ObservedParts:
         return f"Outside of what {self.whom} was made with: {joined(outside)}." if outside else ""
 
     def made_of(self, parts: Iterable[str]) -> str:
-        """Return a sentence on the versions of parts that the release was made with; empty where none is known."""
+        """Return a sentence on the versions of parts that the release was made with; empty if none is known."""
         known = [f"{self.parts[part].title} {tested}" for part in parts if (tested := self.tested(part))]
         return f"{self.whom} was made with {joined(known)}." if known else ""
 
@@ -139,7 +139,7 @@ class ObservedParts:
 
     @property
     def whom(self) -> str:
-        """Whose source it is."""
+        """The name of the source that is built, for sentences."""
         return f"TensorFlow {self.versions['tensorflow']}" if self.release else "this source"
 
 
@@ -151,7 +151,7 @@ def observed_parts(seen: LogSightings, knowledge: KnowledgeBase, context: Contex
     """Return the version of each part (Python, Bazel, CUDA, …): from the log, or else from the profile."""
     asked = _asked(context) if context else {}
     versions = {**asked, **{part: version for part, version in seen.versions.items() if version}}
-    # The log may be of another release only if no profile sets the release.
+    # A release in the log counts only if no profile sets the release.
     release = asked.get("tensorflow") or versions.get("tensorflow", "")
     return ObservedParts(
         parts=knowledge.log_parts,
@@ -163,7 +163,7 @@ def observed_parts(seen: LogSightings, knowledge: KnowledgeBase, context: Contex
 
 
 def _asked(context: Context) -> dict[str, str]:
-    """Return the versions that a profile asks for, or that were decided for it."""
+    """Return the versions that a profile requests, or that were resolved for it."""
     asked: dict[str, object] = {}
     if found := context.resolution:
         asked = {"tensorflow": found.version, "python": found.python, "bazel": found.bazel, **found.components}
@@ -191,15 +191,15 @@ def skews(seen: LogSightings, knowledge: KnowledgeBase, here: ObservedParts) -> 
 
 
 def _by_name(error: SuspectLine, names: tuple[CameAndWent, ...], here: ObservedParts) -> Skew | None:
-    """Return the findings from the names in an error: first those confirmed by a version, then the longest name."""
+    """Return the best finding from an error's names: prefer one that a version confirms, then the longest name."""
     named = [skew for place in error.names if (skew := _of_name(error, names[place], here))]
     return max(named, key=lambda skew: (skew.sure, len(skew.name.name) if skew.name else 0), default=None)
 
 
 def _of_name(error: SuspectLine, name: CameAndWent, here: ObservedParts) -> Skew | None:
-    """Return the finding from a name; None if the log shows a version to which the name does not apply."""
+    """Return the finding from a name; None if the known version contradicts it."""
     part, version = here.parts[name.part], here.versions.get(name.part, "")
-    # Without a version limit, the name is only a guess, and the versions found are better evidence.
+    # A name without a version limit is only a hint, and the versions found are better evidence.
     way = (not (name.since or name.until) and here.way(part)) or _way(name, error)
     agrees, problem = _agrees(name, way, version), here.refused(part)
     if agrees is False:
@@ -220,7 +220,7 @@ def _of_name(error: SuspectLine, name: CameAndWent, here: ObservedParts) -> Skew
 
 
 def _way(name: CameAndWent, error: SuspectLine) -> str:
-    """Return the direction of a part's mismatch, by the error's text about a name, or else by its row."""
+    """Return the direction of a part's mismatch, by the error's text about a name, or else by the name's row."""
     if _HAS_IT.search(error.text) and name.since and name.means != "newer":
         return "too_new"
     if name.means == "either" and _LACKS.search(error.text) and bool(name.since) is not bool(name.until):
@@ -229,7 +229,7 @@ def _way(name: CameAndWent, error: SuspectLine) -> str:
 
 
 def _agrees(name: CameAndWent, way: str, version: str) -> bool | None:
-    """Return whether the name applies to a version; None if the version is not known."""
+    """Return whether a version explains the error with this name; None if version, direction or limit is unknown."""
     bound = name.since if way == "too_old" else name.until or name.since
     if not version or not way or bound is None:
         return None
@@ -287,7 +287,7 @@ def _by_part(error: SuspectLine, here: ObservedParts) -> Skew | None:
 
 
 def owner(error: SuspectLine, here: ObservedParts) -> LogPart | None:
-    """Return the part that an error is about, by its line and then by the lines below.
+    """Return the part that an error is about, by its line, then by the lines below; None if unknown.
 
     On a system with another C library, a missing name counts as a name of glibc.
     """
@@ -319,7 +319,7 @@ def _verdict(part: LogPart, way: str, version: str, here: ObservedParts, problem
 
 
 def _fix(part: LogPart, way: str, here: ObservedParts, name: CameAndWent | None) -> tuple[str, str]:
-    """Return what to do, and the version to take."""
+    """Return the fix, and the version to use."""
     made, tested = here.made_with(part.part), here.tested(part.part)
     good = [one for one in made if name and _agrees(name, way, one) is False]
     if name and way == "too_new" and (name.until or name.since):
@@ -336,13 +336,13 @@ def _fix(part: LogPart, way: str, here: ObservedParts, name: CameAndWent | None)
 
 
 def _next(version: str) -> str:
-    """Return the version after one, by its last number."""
+    """Return the next version: its last number plus one."""
     head, dot, last = version.rpartition(".")
     return f"{head}{dot}{int(last) + 1}"
 
 
 def place(error: SuspectLine) -> str:
-    """Return the origin that an error names: repository, tool and file, as text; otherwise empty."""
+    """Return the origin that an error names, as text: repository, tool and file; empty if it names none."""
     repository, tool, name = _REPOSITORY.search(error.text), _TOOL.search(error.text), file(error.text)
     words = (
         f"`@{repository['path'] or repository['label']}`" if repository else "",
@@ -358,7 +358,7 @@ def only_announces(error: str) -> bool:
 
 
 def next_step(error: SuspectLine, kinds: Iterable[ErrorKind]) -> str:
-    """Return the next step for an error of which only the kind is known; empty without a kind."""
+    """Return the next step for an error whose kind alone is known; empty if no kind matches."""
     texts = [comparable(text) for text in (error.text, *error.below)]
     # The line itself is more exact than the lines below it.
     found = (kind.step for text in texts for kind in kinds if compiled(kind.says).search(text))
@@ -366,6 +366,6 @@ def next_step(error: SuspectLine, kinds: Iterable[ErrorKind]) -> str:
 
 
 def file(error: str) -> str:
-    """Return the file that the line of an error begins with; empty without one."""
+    """Return the file at the beginning of an error's line; empty if there is none."""
     match = _FILE.match(error)
     return match["file"] if match else ""

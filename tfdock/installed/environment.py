@@ -1,4 +1,4 @@
-"""Gather all that is judged of an environment: its interpreter, packages and libraries, and this machine's driver."""
+"""Gather the facts to judge: an environment's interpreter, packages and libraries, and the machine's driver."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from tfdock.types import Host, Version
 VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
 _STDCXX = "libstdc++.so.6"
 _COMPILER = "libnvidia-ptxjitcompiler.so.1"
-#: Where CUDA lies when it does not come from pip. It is searched if LD_LIBRARY_PATH or ld.so.conf says so.
+#: Folders of a CUDA that pip did not install. The loader searches them if LD_LIBRARY_PATH or ld.so.conf says so.
 _TOOLKITS = ("usr/local/cuda*", "usr/lib/cuda*", "opt/cuda")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedLibrary:
-    """A library that TensorFlow opens by its name: what the loader finds, and where else there are files of its kind.
+    """A library that TensorFlow opens by its name: the file that the loader finds, and similar files elsewhere.
 
-    `owner` and `version` are the distribution that installed the found file and its version; empty for another file.
-    `unsearched` are files of that very name in folders that nobody searches, `others` of the same library under
-    another number.
+    `owner` and `version` are the distribution that installed the found file, and its version. Without an owner,
+    `version` comes from file names, or is empty. `unsearched` are files of the same name in folders that are not
+    searched, `others` are files of the same library with another number.
     """
 
     row: RuntimeLibrary
@@ -54,14 +54,14 @@ class OpenedLibrary:
     others: tuple[Path, ...] = ()
 
     def is_brought_by(self, package: str) -> bool:
-        """Return whether PyPI has the library in a package, whatever CUDA that is for."""
+        """Return whether a PyPI package contains the library, whatever CUDA version the package is for."""
         pattern = re.escape(self.row.package or "").replace(re.escape("{major}"), r"\d+")
         return re.fullmatch(pattern, package) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """An environment, as it was found. `variables` are those of this process that decide here."""
+    """The facts of an environment. `variables` are the relevant environment variables of this process."""
 
     interpreter: AskedPython
     tensorflow: InstalledTensorflow | None = None
@@ -74,33 +74,33 @@ class Environment:
     leftovers: tuple[Path, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     opened: tuple[OpenedLibrary, ...] = ()
-    #: The libstdc++ that is found and the version it lacks (`GLIBCXX_3.4.30`); empty where it lacks none.
+    #: The libstdc++ that is found, and the version that it lacks (`GLIBCXX_3.4.30`); empty if it lacks none.
     old_stdcxx: tuple[str, str] = ("", "")
     driver: NvidiaDriver = field(default_factory=NvidiaDriver)
     host: Host = field(default_factory=Host)
     cpu_flags: frozenset[str] = frozenset()
-    uncached: str = ""  #: Why the driver keeps no kernel that it compiles; empty if it keeps them.
-    uncompiled: str = ""  #: Why the driver compiles no PTX; empty if it does, or if that is not known.
-    without_bitcode: RuntimeCompiler | None = None  #: A compiler whose file of the toolkit is found nowhere.
+    uncached: str = ""  #: Why the driver does not cache compiled kernels; empty if it does.
+    uncompiled: str = ""  #: Why the driver compiles no PTX; empty if it does, or if unknown.
+    without_bitcode: RuntimeCompiler | None = None  #: A compiler that needs a toolkit's file which is missing.
 
     @property
     def expects_gpu(self) -> bool:
-        """Whether TensorFlow is built for NVIDIA's GPUs and there is one."""
+        """Whether TensorFlow is built for NVIDIA's GPUs and such a GPU is here."""
         return self.accelerator is not None and self.accelerator.accelerator == "cuda" and self.driver.has_gpu
 
     @property
     def wheels(self) -> tuple[InstalledWheel, ...]:
-        """The distributions that installed its TensorFlow, the whole one first."""
+        """The distributions that installed the TensorFlow, the most complete one first."""
         return self.tensorflow.wheels if self.tensorflow else ()
 
     @property
     def version(self) -> str:
-        """The installed TensorFlow's version; empty if no distribution says it."""
+        """The installed TensorFlow's version; empty if no distribution states it."""
         return self.wheels[0].version if self.wheels else ""
 
     @property
     def minor(self) -> str:
-        """Its minor release, `2.18`; empty if unknown."""
+        """The TensorFlow's minor release, `2.18`; empty if unknown."""
         match = re.match(r"\d+\.\d+", self.version)
         return match[0] if match else ""
 
@@ -139,7 +139,7 @@ def _accelerator(tensorflow: InstalledTensorflow, knowledge: KnowledgeBase) -> A
 def _with_libraries(
     found: Environment, packages: Mapping[str, tuple[str, Path]], knowledge: KnowledgeBase
 ) -> Environment:
-    """Return the environment with what the loader finds for each name that TensorFlow opens."""
+    """Return the environment with the file that the loader finds for each name that TensorFlow opens."""
     tensorflow, platform = found.tensorflow, found.interpreter.platform
     if tensorflow is None or tensorflow.loader is None or not platform.startswith("linux-"):
         return found
@@ -181,11 +181,11 @@ def _opened(
 
 
 def _owner(path: Path, one: OpenedLibrary, packages: Mapping[str, tuple[str, Path]]) -> tuple[str, str]:
-    """Return the distribution of the library's package that lies around the file, and its version."""
+    """Return the distribution that contains a file, and its version; else no name, and a version from file names."""
     for name, (version, site) in packages.items():
         if one.is_brought_by(name) and path.is_relative_to(site):
             return name, version
-    # `libcudnn.so.8` is a link to `libcudnn.so.8.9.7`, or lies beside it.
+    # `libcudnn.so.8` is a link to `libcudnn.so.8.9.7`, or is in the same folder.
     beside = {file.name for file in path.parent.glob(f"{path.name}.*")} | {path.resolve().name}
     numbers = (match[1] for name in sorted(beside) if (match := re.search(r"\.so\.(\d+\.\d+[\d.]*)$", name)))
     return "", next(numbers, "")
@@ -202,7 +202,7 @@ def _folders(found: Environment) -> list[Path]:
 
 
 def _old_stdcxx(loader: Loader, opener: Path) -> tuple[str, str]:
-    """Return the C++ library that wins and the newest version that TensorFlow needs of it, if it lacks that one."""
+    """Return the C++ library that is found, and the newest version TensorFlow needs, if the library lacks it."""
     found = loader.find(_STDCXX, opener).path
     wanted = re.findall(rb"GLIBCXX_(\d+(?:\.\d+)+)", (loader.needs(opener) or Needs()).strings)
     if found is None or not wanted:
@@ -213,7 +213,7 @@ def _old_stdcxx(loader: Loader, opener: Path) -> tuple[str, str]:
 
 
 def _without_bitcode(found: Environment, knowledge: KnowledgeBase) -> RuntimeCompiler | None:
-    """Return the compiler of the release that takes a file from a toolkit, if no toolkit here has it."""
+    """Return the release's compiler if it needs a file of a toolkit, and no toolkit here has this file."""
     release, its = knowledge.releases.get(found.minor), found.interpreter
     if release is None or found.accelerator is None or "xla_gpu_cuda_data_dir" in os.environ.get("XLA_FLAGS", ""):
         return None
@@ -227,7 +227,7 @@ def _uncompiled(loader: Loader, libcuda: Path | None) -> str:
     # CUDA C++ Programming Guide, environment variables; libcuda opens the compiler by this name.
     if os.environ.get("CUDA_DISABLE_PTX_JIT") == "1":
         return "CUDA_DISABLE_PTX_JIT=1"
-    # Under WSL2 the compiler lies in Windows' own store of drivers.
+    # Under WSL2 the compiler is in Windows' folder of drivers.
     if libcuda is None or Path("/dev/dxg").exists() or loader.find(_COMPILER, libcuda).path:
         return ""
     return f"{_COMPILER}, the driver's compiler, is found nowhere"

@@ -27,11 +27,11 @@ print("\\n{_MARK}" + json.dumps(answer))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonFacts:
-    """What a Python says of itself.
+    """The facts that a Python reports.
 
-    `version` is as `3.11.2`, `platform` as sysconfig has it (`linux-x86_64`), `suffix` that of extension modules
-    (`.cpython-311-x86_64-linux-gnu.so`), `path` its sys.path without the script's folder, `user_site` the folder of
-    the user's own packages, empty if it looks into none.
+    `version` is the full version (`3.11.2`), `platform` is from sysconfig (`linux-x86_64`), `suffix` is that of
+    extension modules (`.cpython-311-x86_64-linux-gnu.so`). `path` is sys.path without the script's folder.
+    `user_site` is the folder of the user's own packages, empty if this Python does not use it.
     """
 
     version: Line = ""
@@ -45,24 +45,24 @@ class PythonFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedPython(PythonFacts):
-    """A Python: the file to call, and what it says of itself. `trouble` says why it does not start."""
+    """A Python: its program file, and the facts that it reports. `trouble` says why it does not start, else empty."""
 
     program: Path
     trouble: str = ""
 
     @property
     def minor(self) -> str:
-        """Its minor version, `3.11`."""
+        """The Python's minor version, `3.11`."""
         return ".".join(self.version.split(".")[:2])
 
 
 def interpreter_at(text: str) -> AskedPython:
     """Return the interpreter that a user names: by its file, by a command, or by the folder of its environment.
 
-    Its start-up files (`.pth`, `sitecustomize`) run, as at every start. Raises ProfileError if there is no such file.
+    The interpreter's start-up files (`.pth`, `sitecustomize`) run. Raises ProfileError if there is no such file.
     """
     program = _program(text)
-    answer = ask(str(program), "-c", _QUESTION, folder="/")  # a module of the working folder shadows none
+    answer = ask(str(program), "-c", _QUESTION, folder="/")  # so that no module of the working folder is imported
     line = next((line for line in reversed(answer.text.splitlines()) if line.startswith(_MARK)), "")
     try:
         told: PythonFacts = parse(PythonFacts, line.removeprefix(_MARK))
@@ -108,5 +108,5 @@ def _program(text: str) -> Path:
             f"there is no Python at {text}",
             "name an interpreter (`.venv/bin/python`), a command (`python3.12`), or the folder of an environment",
         )
-    # Not resolved: the link is how a virtual environment knows its packages.
+    # Do not resolve the link: Python finds the packages of a virtual environment by it.
     return found.absolute()

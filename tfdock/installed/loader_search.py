@@ -1,8 +1,8 @@
-"""Find shared libraries as glibc's loader does, without loading any: which copy of a name wins, or none, and why.
+"""Find shared libraries as glibc's loader does, without loading any: which file is found for a name, and where.
 
-The order is that of ld.so(8): the folders of LD_LIBRARY_PATH, the DT_RUNPATH of the file that asks, /etc/ld.so.cache,
-the default folders. A DT_RPATH counts first, in a file without a DT_RUNPATH. Of each folder those of `glibc-hwcaps`
-come first. A library that the process has loaded under that name already is not known here.
+The order is that of ld.so(8): the folders of LD_LIBRARY_PATH, the DT_RUNPATH of the file that needs the library,
+/etc/ld.so.cache, the default folders. A DT_RPATH comes first if the file has no DT_RUNPATH. In each folder,
+`glibc-hwcaps` comes first. Libraries that the process has already loaded by this name are not taken into account.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _DEFAULTS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
 _LEVELS = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
 _CACHED = re.compile(r"^\s*(\S+) \(([^)]*)\) => (\S+)$", re.MULTILINE)
 _CACHE_WORDS = {"x86_64": "x86-64", "aarch64": "AArch64"}
-_MOST = 16 << 20  #: Bytes of a table of strings. TensorFlow's largest has 14 MB.
+_MOST = 16 << 20  #: The most bytes of a table of strings. TensorFlow's largest has 14 MB.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What the dynamic section of a file says: DT_NEEDED, DT_RUNPATH and DT_RPATH, each in order."""
+    """The dynamic section of a file: DT_NEEDED, DT_RUNPATH and DT_RPATH, each in order."""
 
     machine: str = ""
     needed: tuple[str, ...] = ()
@@ -36,10 +36,10 @@ class Needs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundLibrary:
-    """The answer for a name: the file that wins, and by what it is found; no file if none does.
+    """The result for a name: the file that is found, and `by` which part of the search; no file if none is found.
 
-    `damaged`: that file is not a library, and the loader stops there. `lacks` are names that it needs, directly or
-    through others, and that are not found: each with the file that needs it.
+    `damaged`: the file is not a library, and the loader stops there. `lacks` are names of missing libraries that the
+    file needs, directly or through others: each with the file that needs it.
     """
 
     name: str
@@ -50,7 +50,7 @@ class FoundLibrary:
 
 
 def needs_of(path: Path) -> Needs | None:
-    """Return the dynamic section of a library, empty for one of 32 bits; None for a file that is not a library."""
+    """Return the dynamic section of a library, empty for a 32-bit library; None for a file that is not a library."""
     try:
         with path.open("rb") as file:
             first = file.read(elf.HEADER_SIZE)
@@ -91,7 +91,7 @@ def _string(strings: bytes, at: int) -> str:
 
 
 def cached_libraries() -> dict[str, list[tuple[str, Path]]]:
-    """Return what /etc/ld.so.cache holds, as `ldconfig -p` prints it: name -> kind and file; empty without one."""
+    """Return what `ldconfig -p` prints of /etc/ld.so.cache: name -> kind and file; empty if there is no cache."""
     tool = next((name for name in ("/sbin/ldconfig", "/usr/sbin/ldconfig") if os.access(name, os.X_OK)), "ldconfig")
     found: dict[str, list[tuple[str, Path]]] = {}
     for name, kind, path in _CACHED.findall(ask(tool, "-p").text):
@@ -109,13 +109,13 @@ class Loader:
     _needs: dict[Path, Needs | None] = field(default_factory=dict)
 
     def needs(self, path: Path) -> Needs | None:
-        """Return the dynamic section of a file, which is read once."""
+        """Return the dynamic section of a file. Each file is read only once."""
         if path not in self._needs:
             self._needs[path] = needs_of(path)
         return self._needs[path]
 
     def find(self, name: str, opener: Path) -> FoundLibrary:
-        """Return what dlopen finds in a library that opens a name, and what the found one lacks."""
+        """Return the library that dlopen finds for a name in `opener`, and the libraries that it lacks."""
         path, by = self._found(name, opener)
         if path is None or self.needs(path) is None:
             return FoundLibrary(name=name, path=path, by=by, damaged=path is not None)
@@ -155,11 +155,11 @@ class Loader:
             searched.insert(0, (":".join(own.rpath), f"the DT_RPATH of {opener.name}"))
         for folders, by in searched:
             for text in re.split("[:;]", folders):
-                # An empty entry is the working folder. `$ORIGIN` is the folder of the name that was opened: a link's
-                # own, not its target's.
+                # An empty entry is the working folder. `$ORIGIN` is the folder of the opened path: for a link,
+                # the folder of the link, not of its target.
                 yield Path(re.sub(r"\$(ORIGIN|\{ORIGIN\})", lambda _: str(opener.parent), text) or os.curdir), by
 
     def _fits(self, path: Path) -> bool:
-        """Return whether the loader takes what is there: it passes over other machines' libraries alone."""
-        # Not `Path.exists`: the loader passes over a folder that is closed to this user too.
+        """Return whether the loader takes the file at a path: it skips only libraries for other machines."""
+        # Not `Path.exists`: like the loader, skip a folder that this user may not open.
         return os.access(path, os.F_OK) and ((found := self.needs(path)) is None or found.machine == self.machine)

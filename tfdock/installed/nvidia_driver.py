@@ -1,6 +1,6 @@
-"""Look at NVIDIA's driver as a process finds it: the kernel's module, device files, traces of a container or of WSL.
+"""Look at NVIDIA's driver as a process sees it: kernel module, device files, signs of a container or of WSL.
 
-Read from files. `nvidia-smi` is in few images, and says less.
+The facts come from files: few images have `nvidia-smi`, which reports less.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _DISPLAYS = ("0x0300", "0x0302")  #: PCI classes of GPUs: with and without an ou
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvidiaDriver:
-    """What there is of a driver: `module` is the version of the kernel's module, empty if none is loaded.
+    """The parts of the driver that exist. `module` is the version of the kernel module, empty if none is loaded.
 
-    `cards` counts NVIDIA's GPUs on the PCI bus, `nodes` are the device files, `shut` those that this user may not
-    use. `nouveau`: the free driver is loaded. `paravirtual`: WSL2's device of the GPU is there.
+    `cards` counts NVIDIA's GPUs on the PCI bus, `nodes` are the device files, `shut` the device files that this user
+    may not use. `nouveau`: the free driver is loaded. `paravirtual`: WSL2's device file of the GPU exists.
     """
 
     module: str = ""
@@ -35,17 +35,17 @@ class NvidiaDriver:
 
     @property
     def gpus(self) -> int:
-        """Return of how many GPUs there are device files."""
+        """The number of GPUs that have a device file."""
         return sum(node[-1].isdigit() for node in self.nodes)
 
     @property
     def has_gpu(self) -> bool:
-        """Return whether anything says that an NVIDIA GPU is here."""
+        """Whether there is any sign of an NVIDIA GPU."""
         return bool(self.module or self.cards or self.nodes or self.paravirtual)
 
 
 def read_driver() -> NvidiaDriver:
-    """Return what this process sees of the driver."""
+    """Return the facts of the driver that this process sees."""
     names = (path for path in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia(\d+|ctl|-uvm)", path.name))
     nodes = sorted(map(str, names))
     return NvidiaDriver(

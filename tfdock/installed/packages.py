@@ -1,4 +1,4 @@
-"""Read what lies on an interpreter's path: which TensorFlow an import finds, who installed it, is it whole."""
+"""Read the packages on an interpreter's path: which TensorFlow an import finds, what installed it, is it complete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tfdock.wheel import build_info
 _OWN = ("\ntensorflow/__init__.py,", "\ntensorflow_core/__init__.py,")
 _FAMILY = re.compile(r"tensorflow|tf-nightly")
 _VERSION = re.compile(r"^(?:short_|__)?version(?:__)?(?::\s*\w+)?\s*=\s*[\"'](\d[\w.]*)[\"']", re.MULTILINE)
-#: Files in which packages say their own version: a `.dist-info` folder may be a leftover.
+#: Files in which packages state their version. A `.dist-info` folder may be a leftover.
 VERSION_FILES: Mapping[str, Sequence[str]] = {
     "numpy": ("numpy/version.py", "numpy/_version.py"),
     "protobuf": ("google/protobuf/__init__.py",),
@@ -41,8 +41,8 @@ class _Kernel:
 class InstalledWheel:
     """A distribution that installed a `tensorflow`: its name, version, METADATA's requirements and extras.
 
-    `pythons` are the Pythons of its wheel's tags (`cp311`); `missing` and `changed` are files that are not there, and
-    libraries of another size than its RECORD says: how many, and the first of them.
+    `pythons` are the Pythons in the wheel's tags (`cp311`). `missing` are its missing files, `changed` its libraries
+    with another size than RECORD states: the number of these files, and the first one.
     """
 
     name: str
@@ -52,11 +52,11 @@ class InstalledWheel:
     pythons: tuple[str, ...]
     missing: tuple[int, str]
     changed: tuple[int, str]
-    shut: str = ""  #: The first file that this user may not look at.
+    shut: str = ""  #: The first file that this user may not access; else empty.
 
     @property
     def is_whole(self) -> bool:
-        """Return whether its files lie there as it installed them."""
+        """Whether all files are as the distribution installed them."""
         return not self.missing[0] and not self.changed[0]
 
 
@@ -64,8 +64,8 @@ class InstalledWheel:
 class InstalledTensorflow:
     """The `tensorflow` that an import finds.
 
-    `origin` is the file that is run, empty for a folder without one; `folder` holds its libraries. `wheels` are those
-    that installed files of this name into that place, the whole one first.
+    `origin` is the file that the import runs, empty for a folder without `__init__.py`; `folder` holds its
+    libraries. `wheels` are the distributions that installed this package there, the most complete one first.
     """
 
     origin: str
@@ -76,7 +76,7 @@ class InstalledTensorflow:
 
 
 def tensorflow_python(text: str) -> tuple[AskedPython, Path]:
-    """Return a Python, named as for `interpreter_at`, and its TensorFlow's folder. Raises ProfileError without."""
+    """Return the Python that `interpreter_at` finds, and its TensorFlow's folder. Raises ProfileError if missing."""
     found = started_python(text)
     tensorflow = find_tensorflow(found.path)
     if tensorflow is None:
@@ -88,14 +88,14 @@ def tensorflow_python(text: str) -> tuple[AskedPython, Path]:
 
 
 def find_tensorflow(path: Sequence[str]) -> InstalledTensorflow | None:
-    """Return the TensorFlow that an import finds on a sys.path; None without any."""
+    """Return the TensorFlow that an import finds on a sys.path; None if there is none."""
     found = PathFinder.find_spec("tensorflow", list(path))
     if found is None:
         return None
     origin = found.origin if found.has_location and found.origin else ""
     places = [Path(place) for place in found.submodule_search_locations or ()]
     folder = places[0] if places else Path(origin).parent
-    # 1.15 to 2.1 have their files in a package beside it.
+    # 1.15 to 2.1 have their files in another package, beside `tensorflow`.
     core = folder.parent / "tensorflow_core"
     wheels = [_wheel(one) for one in _owners(str(folder.parent))] if places else []
     return InstalledTensorflow(
@@ -111,9 +111,9 @@ def find_tensorflow(path: Sequence[str]) -> InstalledTensorflow | None:
 
 
 def distributions(path: Sequence[str]) -> dict[str, tuple[str, Path]]:
-    """Return the distributions on a sys.path: normalised name -> version and the folder that it is installed in.
+    """Return the distributions on a sys.path: normalised name -> version and installation folder.
 
-    Of two with one name the first counts, as it does for an import.
+    Of two distributions with one name the first counts, as for an import.
     """
     found: dict[str, tuple[str, Path]] = {}
     for one in Distribution.discover(path=list(path)):
@@ -134,7 +134,7 @@ def own_versions(path: Sequence[str]) -> dict[str, tuple[str, Path]]:
 
 
 def foreign_numpy(path: Sequence[str], suffix: str) -> Path | None:
-    """Return the core of the first NumPy on a sys.path, if none of its files has a Python's suffix for modules."""
+    """Return the core of the first NumPy on a sys.path, if none of its files has this Python's module suffix."""
     modules = ([*Path(folder).glob("numpy/*core/_multiarray_umath*.so")] for folder in path)
     found = next(filter(None, modules), [])
     fits = any(file.name.endswith((suffix, ".abi3.so", "_umath.so")) for file in found)
@@ -142,25 +142,25 @@ def foreign_numpy(path: Sequence[str], suffix: str) -> Path | None:
 
 
 def leftovers(path: Sequence[str]) -> tuple[Path, ...]:
-    """Return what an interrupted pip left of a TensorFlow: `~ensorflow`, `~ensorflow-2.18.0.dist-info`."""
+    """Return the leftovers of a TensorFlow from an interrupted pip: `~ensorflow`, `~ensorflow-2.18.0.dist-info`."""
     return tuple(found for folder in path for found in sorted(Path(folder).glob("~*nsorflow*")))
 
 
 def foreign_kernel(python: AskedPython) -> tuple[Path, str] | None:
-    """Return the kernel.json of Jupyter's usual kernel in an environment, and its Python, if that is another one."""
+    """Return the kernel.json of an environment's default Jupyter kernel, and its Python, if that is another one."""
     file = Path(python.prefix, "share/jupyter/kernels/python3/kernel.json")
     try:
         program = Path(next(iter(parse(_Kernel, text_of(file)).argv), ""))
     except Malformed:
         return None
-    # Jupyter takes `python` for the one that it runs with itself.
-    # Not `Path.resolve`: it ends with an error at links in a circle.
+    # For `python`, Jupyter takes the Python that runs Jupyter itself.
+    # Not `Path.resolve`, which raises an error for a loop of links.
     inside = not program.is_absolute() or realpath(program.parent) == realpath(python.program.parent)
     return None if inside else (file, str(program))
 
 
 def _owners(site: str) -> Iterator[Distribution]:
-    """Yield the distributions of a folder whose RECORD lists TensorFlow's package."""
+    """Yield the distributions in a folder whose RECORD lists TensorFlow's package."""
     for one in Distribution.discover(path=[site]):
         name = canonicalize_name(_metadata(one)["Name"] or "")
         record = f"\n{_read(one, 'RECORD')}" if _FAMILY.search(name) else ""
@@ -169,7 +169,7 @@ def _owners(site: str) -> Iterator[Distribution]:
 
 
 def _read(one: Distribution, name: str) -> str:
-    """Return a text of a `.dist-info` folder; empty if it is missing or damaged."""
+    """Return the text of a file in `.dist-info`; empty if the file is missing or damaged."""
     try:
         return one.read_text(name) or ""
     except (OSError, UnicodeDecodeError):
@@ -190,7 +190,7 @@ def _wheel(one: Distribution) -> InstalledWheel:
         except OSError:
             missing.append(file)
         else:
-            # People edit sources; a library of another size was cut short, or is another build's.
+            # People may edit sources. A library of another size is truncated, or from another build.
             if ".so" in Path(file).name and recorded and size != int(recorded):
                 changed.append(file)
     tags = re.findall(r"^Tag: (\w+)-", _read(one, "WHEEL"), re.MULTILINE)
@@ -207,11 +207,11 @@ def _wheel(one: Distribution) -> InstalledWheel:
 
 
 def _files(one: Distribution) -> list[tuple[str, str]]:
-    """Return the files of its RECORD with their sizes; none if RECORD cannot be read."""
+    """Return the files in RECORD with their sizes; empty if RECORD cannot be read."""
     try:
-        # Not `Distribution.files`: it leaves out the files that are missing, from Python 3.12 on.
+        # Not `Distribution.files`: from Python 3.12 on, it leaves out missing files.
         rows = [(file, size) for file, _, size in csv.reader(_read(one, "RECORD").splitlines())]
-    except (csv.Error, ValueError):  # a line of other fields
+    except (csv.Error, ValueError):  # a line without exactly three fields
         return []
     return rows if all(size.isdecimal() for _, size in rows if size) else []
 

@@ -1,4 +1,4 @@
-"""Run TensorFlow in an environment: import it, list its GPUs, multiply and convolve, in a process of its own."""
+"""Run TensorFlow in an environment: import it, list its GPUs, multiply and convolve, in a separate process."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.preflight import PreflightCheck
 
-#: A cold import takes up to a minute on a slow disk, the first kernel of a GPU without machine code half an hour.
+#: A cold import takes up to a minute on a slow disk; the first kernel of a GPU without machine code, half an hour.
 _SECONDS = 300.0
 _MARK = "tfdock:"
 _STEPS = ("import", "devices", "matmul", "convolution")
 
 
 def try_tensorflow(python: AskedPython, knowledge: KnowledgeBase, *, expects_gpu: bool) -> Iterator[PreflightCheck]:
-    """Yield a check for each step, and for the first one without a result why the process ended before it.
+    """Yield a check for each step. The first step without a result fails, with the reason why the process ended.
 
-    `expects_gpu`: it is built for GPUs, and there is one.
+    `expects_gpu`: TensorFlow is built for GPUs, and there is a GPU.
     """
-    # Since 2.12 the names of libraries that cannot be opened are told at this level alone.
+    # Since 2.12, only this level logs the names of libraries that cannot be opened.
     variables = {"TF_CPP_VMODULE": "dso_loader=1"}
     program = loader.templates()["installed/tryout.py"]
     answer = ask(str(python.program), "-c", program, folder="/", seconds=_SECONDS, variables=variables)
@@ -55,7 +55,7 @@ def _results(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _explained(what: str, answer: Answer, knowledge: KnowledgeBase) -> tuple[str, str]:
-    """Return a failure with what `diagnose` makes of the output, or else its last line; and the fix."""
+    """Return the text of a failure, and the fix: from the diagnosis of the output, or else with its last line."""
     findings = diagnose_log(io.BytesIO(answer.text.encode()), knowledge, name="output").findings
     why, fix = (findings[0].cause, findings[0].fix) if findings else (last_line(answer.text)[:300], "")
     return f"{what}: {why}" if why else what, fix

@@ -1,7 +1,7 @@
-"""Judge an environment: the first cause why TensorFlow does not start or sees no GPU, and other oddities.
+"""Judge an environment: the first cause why TensorFlow does not start or sees no GPU, and other problems.
 
-The order is the order in which a program meets the causes: interpreter, packages, files, versions, platform,
-build, driver, libraries, GPU code. Each question is a method of `_Verdicts` that yields its answers.
+The checks are in the order in which a program meets the causes: interpreter, packages, files, platform, versions,
+build, driver, libraries, GPU code. Each question is a method of `_Verdicts` that yields its checks.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def judge_environment(
 ) -> list[PreflightCheck]:
     """Return the checks of an environment in order, then those of a trial. The first failed check is the cause.
 
-    It has the fix. Later failures are warnings without a fix: fixing the cause may fix them, or show that they are
-    harmless.
+    Only this check has a fix. Later failures become warnings without a fix: fixing the cause may fix them, or show
+    that they are harmless.
     """
     checks: list[PreflightCheck] = []
     for check in chain(_Verdicts(environment, knowledge).checks(), tried):
@@ -57,13 +57,13 @@ def judge_environment(
 
 @dataclass(frozen=True, slots=True)
 class _Verdicts:
-    """The questions to an environment. A question that cannot be asked yields nothing."""
+    """The questions about an environment. A question that does not apply yields no check."""
 
     its: Environment
     knowledge: KnowledgeBase
 
     def checks(self) -> Iterator[PreflightCheck]:
-        """Yield all answers. Without an interpreter, or without TensorFlow, there are no other questions."""
+        """Yield all checks. If the interpreter or TensorFlow fails, the other questions are left out."""
         stops = [*self._interpreter()] or [*self._package()]
         yield from stops
         if any(check.status == FAILED for check in stops):
@@ -131,7 +131,7 @@ class _Verdicts:
     def _no_tensorflow(self, said: str) -> PreflightCheck:
         its, rows = self.its.interpreter, list(self.knowledge.releases.values())
         served = [row for row in rows if its.minor in row.pythons]
-        # musl: Alpine's C library. There are no wheels for it.
+        # musl is the C library of Alpine Linux. TensorFlow has no wheels for musl.
         if "musl" in its.suffix:
             found = f"{said}, of musl (Alpine): TensorFlow has no wheel for it"
             return failed_check("tensorflow", "python-unusable", found, "take an image of Debian or Ubuntu")
@@ -162,7 +162,7 @@ class _Verdicts:
         return skipped_check("tensorflow", found)
 
     def _leaks(self, inside: str) -> Iterator[PreflightCheck]:
-        """Tell where a TensorFlow comes from that does not lie in the environment itself."""
+        """Yield the check that names the place of TensorFlow; warn if this is not the environment itself."""
         wheel = self.its.wheels[0]
         said = f"{wheel.name} {wheel.version} in {inside}"
         if why := self._outside(Path(inside))[0]:
@@ -171,7 +171,7 @@ class _Verdicts:
             yield ok_check("tensorflow", said)
 
     def _outside(self, folder: Path) -> tuple[str, str]:
-        """Return why a folder is on the path, and what leaves it out; empty if it is the environment's own."""
+        """Return why a foreign folder is on the path, and the fix; both empty for the environment's own folders."""
         listed = (entry for entry in self.its.variables.get("PYTHONPATH", "").split(":") if entry)
         if entry := next(filter(folder.is_relative_to, listed), ""):
             return "which PYTHONPATH names and not this environment", f"take {entry} out of PYTHONPATH"
@@ -226,7 +226,7 @@ class _Verdicts:
             yield failed_check("libstdc++", "cpp-library-old", found, fix)
 
     def _versions(self) -> Iterator[PreflightCheck]:
-        """Name packages with which this release is known to die when it is imported."""
+        """Name packages with which the import of this release is known to fail."""
         broken = False
         known, wheels = self.its.versions, self.its.wheels
         rows = [
@@ -256,7 +256,7 @@ class _Verdicts:
 
     def _breaks(self, row: RequirementLimit, limit: str, version: str) -> PreflightCheck:
         own, folder = self._own_range(row.package), self.its.folders.get(row.package)
-        # What lies beside TensorFlow is replaced there, wherever that is.
+        # pip replaces a package beside TensorFlow in this folder, even outside of the environment.
         alone = folder and self.its.tensorflow and folder != self.its.tensorflow.folder.parent
         why, fix = self._outside(folder) if folder and alone else ("", "")
         wants = own if own and not _matches(version, own) else limit
@@ -268,7 +268,7 @@ class _Verdicts:
         )
 
     def _own_range(self, package: str) -> str:
-        """Return the versions that METADATA asks for, as pip takes them; empty if it names none."""
+        """Return the versions that METADATA requires, in pip's form; empty if METADATA names none."""
         name = package.replace("-", "[-_.]")
         texts = (re.match(rf"{name}\s*\(?([<>=!~][^;)]*)", text) for text in self.its.wheels[0].requires)
         return next((match[1].replace(" ", "") for match in texts if match), "")
@@ -295,7 +295,7 @@ class _Verdicts:
         yield failed_check("build", "tensorflow-for-cpu", found, fix)
 
     def _driver(self) -> Iterator[PreflightCheck]:
-        """Walk up the ladder of the driver: the first rung that is missing is the cause."""
+        """Check the parts of the driver from the lowest up: the first missing part is the cause."""
         its, hidden = self.its.driver, self.its.variables.get("CUDA_VISIBLE_DEVICES")
         if not its.has_gpu:
             yield ok_check("gpu", "no NVIDIA GPU was found: TensorFlow runs on the CPU")
@@ -306,7 +306,7 @@ class _Verdicts:
         yield from self._wsl() if its.wsl else self._module()
 
     def _names_a_gpu(self, entry: str) -> bool:
-        """Return whether the first entry of a list names a GPU. CUDA stops reading at the first one that does not."""
+        """Return whether the first entry of a list names a GPU. CUDA stops at the first entry that does not."""
         count = self.its.driver.gpus
         return entry.startswith(("GPU-", "MIG-")) or (entry.isdecimal() and (not count or int(entry) < count))
 
@@ -375,14 +375,14 @@ class _Verdicts:
             yield ok_check("driver", f"{its.module}, {its.gpus} GPU(s)")
 
     def _too_old(self) -> tuple[str, Version] | None:
-        """Return the toolkit of the build and its least driver, if the driver is older."""
+        """Return the toolkit of the build and its oldest driver, if the installed driver is older; else None."""
         info = self.its.tensorflow.build_info if self.its.tensorflow else None
         version, module = str((info or {}).get("cuda_version", "")), self.its.driver.module
         floor = toolkit_floor(self.knowledge, "cuda", Version(version)) if version else None
         return (f"CUDA {version}", floor) if floor and Version(module) < floor else None
 
     def _libraries(self) -> Iterator[PreflightCheck]:
-        """Name the libraries that TensorFlow opens and does not get: without one of them it registers no GPU."""
+        """Name the libraries that TensorFlow opens but does not find: if one is missing, it registers no GPU."""
         needed = [one for one in self.its.opened if one.row.use is None and one.row.name != "cuda"]
         lost = [one for one in needed if one.found.path is None]
         damaged = next((one for one in needed if one.found.damaged), None)
@@ -404,7 +404,7 @@ class _Verdicts:
             yield ok_check("libraries", f"all {len(needed)} that it opens are found, by {by}")
 
     def _damaged(self, one: OpenedLibrary) -> tuple[str, str]:
-        """Return the cause and the fix for a file that is found as a library and is not one."""
+        """Return the cause and the fix for a file that has a library's name but is not a library."""
         path = one.found.path
         found = f"{path} is found first, by {one.found.by}, but is not a library: the search stops there"
         again = f"`{self._pip} install --force-reinstall --no-deps {_quoted(f'{one.owner}=={one.version}')}`"
@@ -430,7 +430,7 @@ class _Verdicts:
         if all(one.row.component == "driver" for one in lost):
             return self._driver_libraries
         if installed := [name for one in lost for name in self.its.versions if one.is_brought_by(name)]:
-            # Its files are gone, and pip would take it as installed.
+            # The package's files are missing, but pip would count the package as installed.
             again = " ".join(_quoted(f"{name}=={self.its.versions[name]}") for name in dict.fromkeys(installed))
             return f"`{self._pip} install --force-reinstall --no-deps {again}`"
         if wheels and (extra := _toolkit_extra(wheels[0], self.its.opened)):
@@ -440,7 +440,7 @@ class _Verdicts:
         return f"install {parts}, for which it was built, and put their folder into LD_LIBRARY_PATH"
 
     def _cudnn(self) -> Iterator[PreflightCheck]:
-        """Hold the cuDNN that is found against the one it was built with: an older minor version fails at an op."""
+        """Compare the found cuDNN with the one of the build: with an older minor version, an operation fails."""
         one, release = self._library("cudnn"), self._release
         tested = release.components["cudnn"].tested if release and "cudnn" in release.components else None
         if one is None or one.found.path is None or not one.version or not tested:
@@ -458,9 +458,9 @@ class _Verdicts:
         yield failed_check("cudnn", "cudnn-too-old", found, fix)
 
     def _gpu_code(self) -> Iterator[PreflightCheck]:
-        """Judge the wheel's GPU code for the GPUs here, by the targets that it lists and by rows.
+        """Judge the wheel's GPU code for the GPUs here, by the wheel's list of targets and by rows.
 
-        A GPU without code is a warning if the wheel serves another GPU.
+        A GPU without code is only a warning if the wheel supports another GPU here.
         """
         release, accelerator = self._release, self.its.accelerator
         if release is None or accelerator is None or self.its.tensorflow is None:
@@ -485,7 +485,7 @@ class _Verdicts:
         if target is None or facts.accelerator is None:
             yield skipped_check("gpu code", f"tfdock does not know the code for {local.name}")
             return
-        # A GPU that is newer than the rows is judged by its target.
+        # The rows do not have this GPU, which may be newer: judge it by its target.
         card = named or Gpu(gpu=local.name, accelerator=local.accelerator, target=target, source=())
         answer = serve(self.knowledge, card, facts)
         said = f"{local.name}: {answer.reason}"
@@ -512,7 +512,7 @@ class _Verdicts:
     # --- helpers --------------------------------------------------------------------------------------------------
 
     def _required(self, *, extras: bool = False) -> list[str]:
-        """Return the packages without which pip does not install the wheel, or also those of its extras."""
+        """Return the packages that the wheel requires; with `extras`, also those that its extras require."""
         wheel, its = next(iter(self.its.wheels), None), self.its.interpreter
         if wheel is None:
             return []
@@ -526,7 +526,7 @@ class _Verdicts:
     @property
     def _pip(self) -> str:
         python = shlex.quote(str(self.its.interpreter.program))
-        # uv makes environments without it.
+        # Environments that uv makes have no pip.
         return f"{'' if 'pip' in self.its.versions else f'{python} -m ensurepip && '}{python} -m pip"
 
     @property
@@ -547,14 +547,14 @@ class _Verdicts:
         return f"`{self._pip} uninstall -y {every}`, then `{self._pip} install --no-cache-dir {again}`"
 
     def _requirement(self, version: str, release: Release | None) -> str:
-        """Return what to tell pip for the official build of a version: with CUDA's libraries where there is a GPU."""
+        """Return pip's requirement for the official build of a version: with CUDA's libraries if there is a GPU."""
         rows = (row for row in self.knowledge.companions if release and row.extra and applies(release, row.releases))
         extra = next((f"[{row.extra}]" for row in rows if self.its.driver.has_gpu), "")
         return _quoted(f"tensorflow{extra}=={version}")
 
 
 def _toolkit_extra(wheel: InstalledWheel, opened: Iterable[OpenedLibrary]) -> str:
-    """Return the extra of a wheel that brings packages of the libraries that it opens; empty without one."""
+    """Return the wheel's extra that installs packages with the opened libraries; empty if there is none."""
     plain, libraries = {one.package for one in wanted(wheel.requires)}, list(opened)
     for extra in wheel.extras:
         added = {one.package for one in wanted(wheel.requires, [extra])} - plain
@@ -567,11 +567,11 @@ def _matches(version: str, specifier: str) -> bool:
     try:
         return PackageVersion(version) in SpecifierSet(specifier, prereleases=True)
     except ValueError:
-        return True  # what cannot be compared is no cause
+        return True  # a version that cannot be compared is not reported
 
 
 def _quoted(requirement: str) -> str:
-    """Return a requirement for any shell: brackets mean something to some, and METADATA may hold anything."""
+    """Return a requirement, quoted for any shell: brackets are special in some, and METADATA may have any text."""
     return f'"{requirement}"' if _PLAIN.fullmatch(requirement) else shlex.quote(requirement)
 
 

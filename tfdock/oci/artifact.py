@@ -1,7 +1,7 @@
-"""Read an artifact under a name in a registry: the common part of wheel images and caches.
+"""Read an artifact from a registry by its name: the common part of wheel images and caches.
 
-A kind of artifact adds its media types, the contents of its manifest, and an `ArtifactKind` with the words of a
-refusal.
+Each kind of artifact adds its media types, the contents of its manifest, and an `ArtifactKind` with the texts of its
+errors.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactKind:
-    """A kind of artifact, in the words of its refusals.
+    """A kind of artifact, and the texts of its errors.
 
-    `noun` is its name, `owned` its full name. `refusal` is for a malformed artifact,
-    `never_written` for one that tfdock does not write. Each of the two refusals has a code and a fix.
+    `noun` is the kind's name, `owned` its full name. `refusal` says that the artifact is malformed, `never_written`
+    what tfdock never writes. `malformed_…` and `other_…` are the code and fix of each error.
     """
 
     noun: str
@@ -40,9 +40,9 @@ class ArtifactKind:
 
 @dataclass
 class NamedArtifact:
-    """The artifact that a name in a registry stands for. It should be of one kind.
+    """The artifact that a name in a registry stands for. It should be of the given kind.
 
-    `check` is called now and then, and raises to stop.
+    `check` is called repeatedly, and raises to stop.
     """
 
     image: ImageRef
@@ -51,13 +51,13 @@ class NamedArtifact:
 
     @cached_property
     def repository(self) -> Repository:
-        """The repository of the registry that has it."""
+        """The repository in the registry that has the artifact."""
         return Repository(self.image.registry, self.image.repository, check=self.check)
 
     @property
     def reference(self) -> str:
         """The digest or tag in requests to the registry."""
-        # The tag that every client means by a name without one.
+        # For a name without a tag, every client uses `latest`.
         return self.image.digest or self.image.tag or "latest"
 
     def manifest(self) -> FoundManifest | None:
@@ -68,14 +68,14 @@ class NamedArtifact:
 
     @contextmanager
     def well_formed(self, digest: str) -> Iterator[None]:
-        """Turn Malformed, raised while the contents of that digest are read, into VerificationFailed."""
+        """Turn Malformed, raised while the contents with this digest are read, into VerificationFailed."""
         try:
             yield
         except Malformed as error:
             raise self.malformed(digest, str(error)) from error
 
     def malformed(self, digest: str, what: str) -> VerificationFailed:
-        """Return the refusal of contents that tfdock does not write, or that contradict themselves."""
+        """Return the error for contents that tfdock does not write, or that contradict each other."""
         kind = self.kind
         return VerificationFailed.of(
             kind.malformed_code,
@@ -85,7 +85,7 @@ class NamedArtifact:
         )
 
     def other_kind(self, digest: str) -> ProfileError:
-        """Return the refusal of a name that stands for something else."""
+        """Return the error for a name that stands for an artifact of another kind."""
         message = f"`{self.image}` is not {self.kind.owned}: {digest}"
         return ProfileError.of(self.kind.other_code, message, self.kind.other_fix)
 
@@ -93,8 +93,8 @@ class NamedArtifact:
 def from_blob(pieces: Iterator[bytes], contents: Iterable[_T]) -> Iterator[_T]:
     """Yield contents that are read from the pieces of a blob.
 
-    If they are malformed, the rest of the blob is read first. Its digest tells whether it was pushed so, or whether
-    the registry damaged it.
+    If the contents are malformed, the rest of the blob is read first. Then its digest shows whether the registry
+    damaged the blob, or whether it was malformed when it was pushed.
     """
     try:
         yield from contents

@@ -24,15 +24,15 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_at
 from tfdock.host.foreign_json import Malformed, parse
 from tfdock.host.supervise import Output, streamed, watched
 
-TIMEOUT = 30.0  #: Seconds of silence.
-WHOLE = 120.0  #: Seconds for a request and its answer. A server that sends a byte now and then is never silent.
+TIMEOUT = 30.0  #: The most seconds without data.
+WHOLE = 120.0  #: Seconds for a request and its answer. `TIMEOUT` does not stop a server that sends single bytes.
 LEAST = 10_000  #: The minimum of bytes per second. 100 MB then take three hours.
 _MINUTE = 60.0  #: Seconds before the speed is checked.
-_MOST_HEAD = 1 << 20  #: Bytes of the head of an answer, with every `100 Continue` before it.
-MOST = 64 << 20  #: Bytes of an answer that is read into memory.
-_MOST_ERROR = 64 << 10  #: Bytes of the body of an error.
+_MOST_HEAD = 1 << 20  #: The most bytes of the head of an answer, with every `100 Continue` before it.
+MOST = 64 << 20  #: The most bytes of an answer that is read into memory.
+_MOST_ERROR = 64 << 10  #: The most bytes of the body of an error.
 TRIES = 3
-# Seconds between two calls of `check`: a stop is to be obeyed soon.
+# Seconds between two calls of `check`, so that a stop takes effect soon.
 _STEP = 0.25
 _LONGEST_PAUSE = 60.0  #: Seconds between tries. A server that asks for a longer pause is not asked again.
 
@@ -43,17 +43,17 @@ class StrangeAnswer(Exception):
     """An unusable answer. The message is for people."""
 
 
-# ValueError: an address or a header of the other side that cannot be parsed.
+# ValueError: an address or a header from the server that cannot be parsed.
 #: All errors of a request over a network.
 HTTP_ERRORS = (StrangeAnswer, OSError, http.client.HTTPException, ValueError)
 
 
 def ask(question: Callable[[], _T], check: Callable[[], None], seconds: float) -> _T:
-    """Return the result of a function. Stop after these seconds. `check` is called meanwhile; it raises to stop.
+    """Return the result of a function; stop after `seconds`. `check` is called meanwhile; it raises to stop.
 
-    The function runs in a thread of its own: a silent name server cannot be interrupted otherwise.
+    The function runs in another thread, because a call to a silent name server cannot be interrupted.
     """
-    # Nothing is asked after a stop.
+    # After a stop, no request is sent.
     check()
     end = time.monotonic() + seconds
 
@@ -66,7 +66,7 @@ def ask(question: Callable[[], _T], check: Callable[[], None], seconds: float) -
 
 
 def receive(read: Callable[[Output], None], check: Callable[[], None]) -> Iterator[bytes]:
-    """Run `read(output)` in a thread and yield its output. Give up when it brings less than `LEAST`.
+    """Run `read(output)` in a thread and yield its output. Give up if it is slower than `LEAST`.
 
     `check` is called meanwhile and raises to give up.
     """
@@ -75,7 +75,7 @@ def receive(read: Callable[[Output], None], check: Callable[[], None]) -> Iterat
     with closing(streamed(read)) as pieces:
         for piece in pieces:
             check()
-            # Without the time that the caller takes for each piece.
+            # The time that the caller takes for each piece does not count.
             waited, brought = waited + time.monotonic() - since, brought + len(piece)
             if waited > _MINUTE:
                 if brought < _MINUTE * LEAST:
@@ -95,7 +95,7 @@ def scheme(host: str) -> str:
 
 
 def may_lead_to(url: str, other: str) -> bool:
-    """Return whether one address may redirect to another: not out of HTTPS, and to this machine only from itself."""
+    """Return whether an address may redirect to another: not from HTTPS to HTTP, nor from others to this machine."""
     before, after = urllib.parse.urlsplit(url), urllib.parse.urlsplit(other)
     is_local = _is_loopback(after.hostname or "")
     if not _is_loopback(before.hostname or "") and (is_local or _resolves_to_here(after.hostname or "")):
@@ -113,15 +113,15 @@ def _is_loopback(host: str) -> bool:
 
 
 def _resolves_to_here(host: str) -> bool:
-    """Return whether the system resolves a name or number to this machine or its link: `0`, `127.1`, `a.lan`.
+    """Return whether the system resolves a name or number (`0`, `127.1`, `a.lan`) to this machine or its local link.
 
-    On the link, 169.254.169.254 gives a machine of a cloud its credentials.
+    On the local link of a cloud machine, 169.254.169.254 serves credentials.
     """
     try:
         names = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-    except OSError:  # behind a proxy nobody here knows the name
+    except OSError:  # behind a proxy this machine may be unable to resolve the name
         return False
-    # An address of the link may carry its zone behind `%` (RFC 4007).
+    # A link-local address may have its zone after `%` (RFC 4007).
     addresses = [ipaddress.ip_address(str(name).partition("%")[0]) for name in names]
     # `::ffff:127.0.0.1` is this machine too (RFC 4291, 2.5.5.2).
     addresses = [getattr(address, "ipv4_mapped", None) or address for address in addresses]
@@ -132,16 +132,16 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follow allowed redirects, with the same method, and send credentials to no other host."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        # A registry may send us where it cannot go itself: to this machine's servers.
+        # A registry could redirect to servers that it cannot reach itself: those of this machine.
         if not may_lead_to(req.full_url, newurl):
             fp.close()
-            # Without what follows the path: signatures stand there.
+            # Without query and fragment, which may hold signatures.
             place = urllib.parse.urlsplit(newurl)._replace(query="", fragment="").geturl()
             raise StrangeAnswer(f"it redirects to {place}, which is not allowed")
         new = super().redirect_request(req, fp, code, msg, headers, newurl)
         if new is not None:
-            new.method = req.get_method()  # HEAD would have become GET
-            # urllib would send all headers on.
+            new.method = req.get_method()  # urllib turns HEAD into GET
+            # urllib would send all headers to the new host.
             if new.host != req.host:
                 new.remove_header("Authorization")
         return new
@@ -151,7 +151,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 class _Head:
-    """The head of an answer, line by line. `http.client` bounds each head, but not the number of those before it."""
+    """The head of an answer, line by line. `http.client` limits each head, but not the number of heads."""
 
     def __init__(self, stream: io.BufferedIOBase) -> None:
         self._stream, self._left = stream, _MOST_HEAD
@@ -166,8 +166,8 @@ class _Head:
 
 class _Response(http.client.HTTPResponse):
     def begin(self) -> None:
-        """Read the head."""
-        # `fp` is the stream of http.client's own, and all that its `begin` reads.
+        """Read the head of the answer, up to a limit."""
+        # `fp` is the stream of http.client. Its `begin` reads only from `fp`.
         stream, self.fp = self.fp, _Head(self.fp)  # type: ignore[assignment]
         try:
             super().begin()
@@ -177,7 +177,7 @@ class _Response(http.client.HTTPResponse):
 
 class _BoundedHeads(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
     def do_open(self, http_class: Any, req: Any, **arguments: Any) -> Any:
-        """Open a connection whose answers have bounded heads."""
+        """Open a connection that limits the heads of its answers."""
 
         def connect(*words: Any, **more: Any) -> http.client.HTTPConnection:
             connection: http.client.HTTPConnection = http_class(*words, **more)
@@ -193,7 +193,7 @@ def send(request: urllib.request.Request) -> Any:
 
 
 def no_check() -> None:
-    """Do not stop."""
+    """Do nothing, so that the caller goes on."""
 
 
 def retry(
@@ -201,8 +201,8 @@ def retry(
 ) -> _T:
     """Call a function that uses HTTP; retry it if the server asks for a pause (429, 5xx), after that pause.
 
-    With `breaks`, retry also after a broken connection: for repeatable requests. `check` is called while it
-    waits, and raises to give up.
+    With `breaks`, retry also after a broken connection: for repeatable requests. `check` is called during
+    the pause, and raises to give up.
     """
 
     def delay(state: RetryCallState) -> float:
@@ -220,7 +220,7 @@ def retry(
 
 
 def wait(seconds: float, check: Callable[[], None]) -> None:
-    """Wait so many seconds; `check` is called meanwhile."""
+    """Wait this many seconds; `check` is called meanwhile, and raises to stop."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         check()
@@ -228,7 +228,7 @@ def wait(seconds: float, check: Callable[[], None]) -> None:
 
 
 def send_once(request: urllib.request.Request, silence: float = TIMEOUT) -> Any:
-    """Send a request, without a proxy to this machine. Raise HTTPError for every status from 300 on.
+    """Send a request; requests to this machine use no proxy. Raise HTTPError for every status from 300 on.
 
     `silence`: the longest time without data, in seconds.
     """
@@ -239,21 +239,21 @@ def send_once(request: urllib.request.Request, silence: float = TIMEOUT) -> Any:
     except urllib.error.HTTPError as error:
         body = b""
         with error, suppress(*HTTP_ERRORS):
-            # What has come so far: nobody waits for an error's words to be complete.
+            # Read only what has arrived: an error's text is not worth waiting for.
             body = cast("http.client.HTTPResponse", error.fp).read1(_MOST_ERROR)
-        # With its words in memory: the connection is closed by now.
+        # Keep the text of the error in memory: the connection is closed by now.
         raise urllib.error.HTTPError(error.url, error.code, error.msg, error.headers, io.BytesIO(body)) from None
 
 
 def retry_delay(error: BaseException | None, tries: int, *, breaks: bool) -> float | None:
     """Return the seconds to wait before the next try; None if a retry is useless."""
     if isinstance(error, urllib.error.HTTPError):
-        # Any other 4xx is the request's own fault (RFC 9110, 15.5): again it fails in the same way.
+        # Any other 4xx means a faulty request (RFC 9110, 15.5), which would fail again in the same way.
         if error.code != 429 and error.code < 500:
             return None
         seconds = _retry_after(error.headers.get("Retry-After", ""), float(tries))
         return seconds if seconds <= _LONGEST_PAUSE else None
-    # By chance, so that those who were thrown out together do not come back together.
+    # A random delay, so that clients that lost their connections together do not return together.
     return random.uniform(0.25, 0.5) * 2 ** min(tries, 5) if breaks and _connection_broke(error) else None
 
 
@@ -271,7 +271,7 @@ def _retry_after(header: str, default: float) -> float:
 def _connection_broke(error: BaseException | None) -> bool:
     """Return whether the connection failed, and not the request or the server's name or certificate."""
     inner = getattr(error, "reason", error)
-    # A name without address, and a wrong certificate, are the same at the next try.
+    # An unknown name and an invalid certificate would fail again at the next try.
     if isinstance(inner, socket.gaierror | ssl.SSLCertVerificationError):
         return False
     return isinstance(inner, OSError | http.client.IncompleteRead | http.client.BadStatusLine | TruncatedAnswer)
@@ -280,7 +280,7 @@ def _connection_broke(error: BaseException | None) -> bool:
 def error_codes(error: urllib.error.HTTPError) -> str:
     """Return the error codes of a registry (OCI distribution specification, "Error Codes"): `DENIED, UNSUPPORTED`.
 
-    Only the codes: the registry's own words may repeat secrets from the request.
+    Only the codes: the registry's messages may repeat secrets from the request.
     """
     try:
         codes = [row.code for row in parse(_Errors, error.read(_MOST_ERROR)).errors]
@@ -321,7 +321,7 @@ def failure_reason(error: BaseException) -> object:
 def read_all(response: Any, most: int = MOST) -> bytes:
     """Return the whole body of an answer; raise StrangeAnswer if it is too long, or shorter than its stated
     length."""
-    # One byte more than is allowed tells an answer that is too long.
+    # Read one byte more than allowed, to detect an answer that is too long.
     data = bytes(response.read(most + 1))
     if len(data) > most:
         raise StrangeAnswer("the answer is too long")

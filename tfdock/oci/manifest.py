@@ -17,7 +17,7 @@ INDEX = "application/vnd.oci.image.index.v1+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 MANIFESTS = (INDEX, DOCKER_LIST, MANIFEST, DOCKER_MANIFEST)  #: Media types that a tag may stand for.
-MOST = 4 << 20  #: Bytes of a manifest; registries take no larger ones.
+MOST = 4 << 20  #: The most bytes of a manifest; registries accept no larger manifests.
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
 # Type and subtype have at most 127 characters each (RFC 6838, 4.2).
@@ -37,7 +37,7 @@ def is_digest(text: object) -> bool:
 
 def canonical_json(document: object) -> bytes:
     """Return the canonical bytes of a document: keys sorted, no spaces, UTF-8."""
-    # Another order or another space would be another digest.
+    # Another order or another space would give another digest.
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -71,14 +71,14 @@ class Descriptor:
         return cls(media_type=media_type, digest=Digest(digest_text), size=size, annotations=_annotations(node))
 
     def document(self) -> dict[str, Any]:
-        """Return the descriptor in the form of a manifest."""
+        """Return the descriptor as it is written in a manifest."""
         node: dict[str, Any] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
         return node | ({"annotations": dict(self.annotations)} if self.annotations else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """An image manifest. With an `artifact_type` it belongs to another kind of artifact."""
+    """An image manifest. With an `artifact_type`, it describes another kind of artifact."""
 
     config: Descriptor
     layers: tuple[Descriptor, ...]
@@ -89,7 +89,7 @@ class Manifest:
     def read(cls, data: bytes) -> Manifest:
         """Return a manifest from its bytes; raise Malformed."""
         node = parse(Any, data)
-        # One with both would be a manifest to some readers and an index to others.
+        # Some readers would take a document with `manifests` for an index.
         if not isinstance(node, dict) or node.get("schemaVersion") != 2 or "manifests" in node:
             raise Malformed("it is not an image manifest")
         layers, artifact_type = node.get("layers"), node.get("artifactType")
@@ -104,7 +104,7 @@ class Manifest:
         )
 
     def encoded(self) -> bytes:
-        """Return its bytes, always the same. Their digest is the digest of the image."""
+        """Return the canonical bytes of the manifest. Their digest is the digest of the image."""
         node: dict[str, Any] = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,

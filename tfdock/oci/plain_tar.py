@@ -1,7 +1,7 @@
-"""Write and read tars with nothing but files and folders. The same files give the same bytes. Pure.
+"""Write and read tars that hold only files and folders. The same files give the same bytes. Pure.
 
-Everything that follows from a member's name and size is written here. Reading is strict, because archives come from
-elsewhere: links, devices and sparse files are refused, and no member is larger than what holds it.
+Headers depend only on a member's name and size. Reading is strict, because archives come from elsewhere: links,
+devices and sparse files are refused, and members larger than their layer.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from tfdock.host.foreign_json import Malformed
 from tfdock.wheel.zip_archive import EARLIEST_EPOCH
 
-BLOCK = 512  #: Bytes of a block; every part of a tar is a multiple of it.
+BLOCK = 512  #: Bytes of a block; every part of a tar is a multiple of this size.
 END = bytes(2 * BLOCK)  #: The end of a tar.
 LARGEST_PLAIN = (1 << 33) - 1  #: Bytes: the largest size in a header of POSIX ustar.
-MOST_MEMBERS = 2000  #: Members of a layer; the papers of one wheel are about ten.
+MOST_MEMBERS = 2000  #: The most members of a layer; the documents of one wheel are about ten.
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -34,21 +34,21 @@ def padded_size(size: int) -> int:
 
 
 def member_header(path: str, size: int | None, *, gnu: bool = False) -> bytes:
-    """Return the header of a file, or of a folder where `size` is None: the same for the same path and size.
+    """Return the header of a file, or of a folder if `size` is None: the same for the same path and size.
 
-    In the form of PAX; with `gnu` in that of GNU, which has sizes over 8 GiB in one block.
+    The format is PAX; with `gnu` it is GNU, which states sizes over 8 GiB in one block.
     """
     info = tarfile.TarInfo(path)
     info.type = tarfile.DIRTYPE if size is None else tarfile.REGTYPE
-    # Nothing of this machine or moment: owner 0, fixed modes, the earliest time of zip archives.
+    # Nothing depends on the machine or time: owner 0, fixed modes, the earliest time of zip archives.
     info.mode, info.mtime, info.size = 0o755 if size is None else 0o644, EARLIEST_EPOCH, size or 0
     return info.tobuf(tarfile.GNU_FORMAT if gnu else tarfile.PAX_FORMAT)
 
 
 def plain_header(name: str, size: int) -> bytes:
-    """Return the ustar header of a file of 1970 with a short ASCII name, in a quarter of the time of `tarfile`.
+    """Return the ustar header of a file with a short ASCII name and the time 0, four times as fast as `tarfile`.
 
-    Bazel's caches have some 100,000 entries, and each has one.
+    Bazel's caches have some 100,000 entries, each with a header.
     """
     # POSIX ustar: name, mode, owner, group; then size and time in octal digits.
     before = name.encode().ljust(100, b"\0") + b"0000644\0" + 2 * b"0000000\0"
@@ -59,7 +59,7 @@ def plain_header(name: str, size: int) -> bytes:
 
 
 def file_member(path: str, data: bytes) -> bytes:
-    """Return a file in the form of a tar member."""
+    """Return a file as a tar member."""
     return member_header(path, len(data)) + data + padding(len(data))
 
 
@@ -80,7 +80,7 @@ def archive(files: Mapping[str, bytes]) -> bytes:
 class TarHeader:
     """A member's header. `kind` is `0` for a file, `5` for a folder, `x` for a longer name of the next member.
 
-    `kind` is `2` for a symbolic link; `link` is its target.
+    `kind` is `2` for a symbolic link; `link` is the target of the link.
     """
 
     kind: str
@@ -95,19 +95,19 @@ def read_header(block: bytes, *, links: bool = False) -> TarHeader:
     Raises Malformed for every other form, and for members that are neither file nor folder. `links` allows
     symbolic links too.
     """
-    # ustar cuts a path of over 100 bytes into prefix and name, at a slash.
+    # ustar splits a path of over 100 bytes at a slash, into prefix and name.
     name, prefix = (field.rstrip(b"\0") for field in (block[:100], block[345:500]))
     path = (prefix + b"/" + name if prefix else name).decode("utf-8", "replace")
     shown = f"`{path[:100]!a}`"
     summed = sum(block[:148]) + 8 * ord(" ") + sum(block[156:])
-    # POSIX's magic and version. GNU's own form has spaces here, and other rules for names and sizes.
+    # POSIX's magic and version. The GNU format has spaces here, and other rules for names and sizes.
     if block[257:265] != b"ustar\x0000" or _octal(block[148:156]) != summed:
         raise Malformed(f"{shown} has no header that tfdock writes")
     kind = block[156:157].decode("ascii", "replace")
     if kind not in _KINDS and not (links and kind == "2"):
         raise Malformed(f"{shown} is {_OTHER_KINDS.get(kind, 'of no kind that tfdock writes')}")
     link = block[157:257].rstrip(b"\0").decode("utf-8", "replace")
-    # A file with a link target is a link for some readers.
+    # Some readers treat a file with a link target as a link.
     if link and kind != "2":
         raise Malformed(f"{shown} is linked to something")
     return TarHeader(kind=kind, name=path, size=_octal(block[124:136]), link=link)
@@ -133,7 +133,7 @@ def _octal(field: bytes) -> int:
 
 def _longer_name(data: bytes) -> str:
     """Return the name that a PAX header gives to the next member. The header may hold nothing else."""
-    # Not `size` or `linkpath`: they would make another member of the next one.
+    # Not `size` or `linkpath`: these would change what the next member is.
     match = re.fullmatch(rb"(\d{1,4}) path=([^\n\0]+)\n", data)
     if not match or int(match[1]) != len(data):
         raise Malformed("a member has extended headers that tfdock does not write")
@@ -141,8 +141,8 @@ def _longer_name(data: bytes) -> str:
 
 
 def members(layer: bytes, is_folder: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Yield path and contents of every file of a layer. Folders are skipped; unknown to `is_folder`, they are
-    refused.
+    """Yield the path and contents of every file of a layer. Folders are skipped; folders that `is_folder` does not
+    accept are refused.
 
     Raises Malformed.
     """
@@ -156,7 +156,7 @@ def members(layer: bytes, is_folder: Callable[[str], bool]) -> Iterator[tuple[st
             name = name.removesuffix("/")
             if data or not is_folder(name):
                 raise Malformed(f"it has a folder `{name[:100]!a}`, which tfdock does not put there")
-        # Readers differ in which of two members of one name counts.
+        # Of two members with one name, some readers take the first and some the last.
         if name in seen or len(seen) >= MOST_MEMBERS:
             raise Malformed(f"`{name[:100]!a}` is in it twice" if name in seen else "it has too many members")
         seen.add(name)
@@ -165,7 +165,7 @@ def members(layer: bytes, is_folder: Callable[[str], bool]) -> Iterator[tuple[st
 
 
 def _headers(layer: bytes) -> Iterator[tuple[TarHeader, bytes]]:
-    """Yield every header with the bytes behind it, up to the end. Only zeros may follow the end."""
+    """Yield every header with its contents, up to the end mark. Only zeros may follow the end."""
     place = 0
     while any(block := layer[place : place + BLOCK]):
         if len(block) < BLOCK:
@@ -176,6 +176,6 @@ def _headers(layer: bytes) -> Iterator[tuple[TarHeader, bytes]]:
             raise Malformed(f"`{header.name[:100]!a}` is larger than its layer")
         yield header, layer[place + BLOCK : place + BLOCK + header.size]
         place += BLOCK + padded_size(header.size)
-    # Other readers may go on behind the end, and find members there.
+    # Other readers may continue after the end mark, and find members there.
     if any(layer[place:]) or len(layer) - place < len(END):
         raise Malformed("a layer has no valid end")

@@ -37,7 +37,7 @@ class Login:
 
     @property
     def basic(self) -> str:
-        """Name and password as a header."""
+        """The value of an `Authorization` header with name and password."""
         return f"Basic {base64.b64encode(f'{self.user}:{self.password}'.encode()).decode()}"
 
 
@@ -45,7 +45,7 @@ def login_for(registry: str) -> Login | None:
     """Return the login for a registry (`docker.io`, `host:port`), if there is one; raise NetworkError."""
     try:
         stored = http.ask(lambda: _docker_login(registry), http.no_check, _PATIENCE)
-    except Exception as error:  # the SDK takes configurations and helpers as they are: it fails in any way
+    except Exception as error:  # the SDK does not check configurations and helpers, so it may raise any error
         timed_out = isinstance(error, http.StrangeAnswer)
         raise NetworkError.of(
             "credentials-unreadable",
@@ -63,18 +63,18 @@ def login_for(registry: str) -> Login | None:
 
 
 def _docker_login(registry: str) -> Mapping[str, object] | None:
-    # Here, not above: the SDK takes a while, and most registries ask for nothing.
+    # Imported here: the SDK takes a while to load, and most registries need no login.
     from docker import auth
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a helper that is not there, which is an error soon enough
+        warnings.simplefilter("ignore")  # about a missing helper, which soon raises an error anyway
         login: Mapping[str, object] | None = auth.load_config().resolve_authconfig(registry)
     return login
 
 
 def token_request(realm: str, query: Mapping[str, str], login: Login | None) -> urllib.request.Request:
     """Return the request for a token: anonymous, by name and password, or by a token in place of both (OAuth 2)."""
-    # What helpers call an identity token is an OAuth 2 refresh token. It goes into a form, not into an address.
+    # The identity token of a helper is an OAuth 2 refresh token. It goes into a form, not into an address.
     if login and login.token:
         form = {**query, "grant_type": "refresh_token", "client_id": "tfdock", "refresh_token": login.token}
         return urllib.request.Request(realm, urllib.parse.urlencode(form).encode())
@@ -83,16 +83,16 @@ def token_request(realm: str, query: Mapping[str, str], login: Login | None) -> 
 
 
 HUB = "docker.io"
-_MOST_TOKEN = 1 << 20  #: Bytes of the answer with a token.
+_MOST_TOKEN = 1 << 20  #: The most bytes of the answer with a token.
 
 _T = TypeVar("_T")
 
 
 @dataclass
 class Session:
-    """A session with a repository of a registry. `login` is called once the registry asks for a login.
+    """A session with a repository of a registry. `login` is called when the registry asks for a login.
 
-    `check` is called now and then, and raises to stop.
+    `check` is called repeatedly, and raises to stop.
     """
 
     registry: str
@@ -103,7 +103,7 @@ class Session:
 
     @cached_property
     def url(self) -> str:
-        """The address of the repository. Docker Hub has other names internally."""
+        """The address of the repository. Docker Hub uses another host and longer names."""
         host, name = self.registry, self.name
         if host == HUB:
             # Docker's official images are in `library`.
@@ -149,7 +149,7 @@ class Session:
                 "wait, or set a mirror",
             ),
         }
-        # A registry answers 404 to a push as well, where the repository must exist first.
+        # Some registries answer 404 to a push if the repository does not exist yet.
         if writing:
             no_place = f"{where} has no repository `{self.name}` that accepts {subject}, or it is private"
             meanings[404] = (
@@ -165,7 +165,7 @@ class Session:
         return NetworkError.of(code, message, fix, why=f"it says {codes}" if codes else "")
 
     def holds(self, digest: str) -> bool:
-        """Return whether a blob is there already."""
+        """Return whether the repository already has a blob."""
         try:
             self.send("HEAD", f"{self.url}/blobs/{digest}").close()
         except urllib.error.HTTPError as error:
@@ -177,7 +177,7 @@ class Session:
     # --- requests -----------------------------------------------------------------------------------------------
 
     def send(self, method: str, url: str, headers: dict[str, str] | None = None, data: bytes | None = None) -> Any:
-        """Send a request that may be sent twice, and retry it after a broken connection."""
+        """Send a repeatable request; retry it after a broken connection."""
         return self.retry(lambda: self.send_once(method, url, headers, data))
 
     def retry(self, do: Callable[[], _T], tries: int = http.TRIES) -> _T:
@@ -191,11 +191,11 @@ class Session:
         data: bytes | None = None,
         more: float = 0.0,
     ) -> Any:
-        """Send a request; if the registry asks for a login, send it once more with one.
+        """Send a request; if the registry asks for a login, send it again with a login.
 
-        `more`: additional seconds that the registry has before its first byte.
+        `more`: additional seconds that the registry may take before its first byte.
         """
-        # Somebody may be asked for a passphrase meanwhile.
+        # The credential helper may ask a person for a passphrase meanwhile.
         whole = _PATIENCE + http.WHOLE + more + len(data or b"") / http.LEAST
         return http.ask(lambda: self._send(method, url, headers, data, http.TIMEOUT + more), self.check, whole)
 
@@ -204,24 +204,24 @@ class Session:
         try:
             return http.send_once(self._request(method, url, headers, data), silence)
         except urllib.error.HTTPError as error:
-            # Whom the registry sends us to, as to a store of blobs, gets no login, whatever he asks for.
+            # A server that the registry redirects to, such as a blob store, gets no login even if it asks for one.
             if error.code != 401 or not self._is_own(error.url):
                 raise
             login = self._authorize(error.headers.get("WWW-Authenticate", ""))
-            # Nothing new to show: the same request would get the same answer.
+            # Without a new authorization, the same request would get the same answer.
             if self._authorization in (None, shown):
                 raise
         try:
             return http.send_once(self._request(method, url, headers, data), silence)
         except urllib.error.HTTPError as error:
             if error.code == 401 and login is None and method in ("GET", "HEAD"):
-                error.code = 404  # so Docker Hub speaks of what it has not
+                error.code = 404  # Docker Hub answers 401 for a repository that does not exist
             raise
 
     def _request(
         self, method: str, url: str, headers: dict[str, str] | None, data: bytes | None
     ) -> urllib.request.Request:
-        # In blocks: the time of silence holds for each block of a file, and for the whole of a text.
+        # Send a file object: then the time of silence holds for each block, and not for the whole body.
         body = data if data is None else io.BytesIO(data)
         request = urllib.request.Request(url, body, headers or {}, method=method)
         if data is not None:
@@ -240,13 +240,13 @@ class Session:
         if challenge.lower().startswith("basic") and login and login.password:
             self._authorization = login.basic
         elif challenge.lower().startswith("bearer"):
-            # No nested repetition: the challenge is the registry's, and may be long.
+            # No nested repetition: the registry sends the challenge, which may be long.
             token = self._token(dict(re.findall(r'\b(\w+)="([^"]*)"', challenge)), login)
             self._authorization = f"Bearer {token}" if token else self._authorization
         return login
 
     def _token(self, challenge: dict[str, str], login: Login | None) -> str | None:
-        """Return the token for a login. Docker Hub and others give one to anonymous readers too."""
+        """Return the token for a login. Docker Hub and others give a token to anonymous readers too."""
         realm = challenge.get("realm", "")
         # The registry chooses this address: the login must not leave TLS, nor go to a server of this machine.
         if not http.may_lead_to(self.url, realm):
@@ -259,7 +259,7 @@ class Session:
             with http.send(request) as response:
                 answer = parse(dict[str, Any], http.read_all(response, _MOST_TOKEN))
         except urllib.error.HTTPError as error:
-            # These tell the user what to do. Any other is a fault of the token service.
+            # These errors tell the user what to do. Any other error is a fault of the token service.
             if error.code == 429 or (error.code in (401, 403) and login):
                 raise
             raise StrangeAnswer(
@@ -269,5 +269,5 @@ class Session:
             raise StrangeAnswer(f"it sends us to {place} for a token, which gives none") from error
         # `access_token` is OAuth 2's name for Docker's `token`.
         token = answer.get("token") or answer.get("access_token")
-        # It becomes a header: a line break in it would begin another header.
+        # The token becomes a header: a line break in the token would begin another header.
         return token if isinstance(token, str) and token.isascii() and token.isprintable() else None

@@ -27,38 +27,38 @@ from tfdock.types import Digest
 
 TRIES = 5  #: Tries for one chunk.
 CHUNK = 8 << 20  #: Bytes sent at once, and lost if a connection breaks.
-_SLOWEST = 10e6  #: Bytes that a registry reads in a second.
+_SLOWEST = 10e6  #: Bytes per second that the slowest registry reads.
 
 
 @dataclass
 class BlobUpload:
-    """The upload of a blob: its address at the registry, and how many bytes have certainly arrived."""
+    """The upload of a blob: its address at the registry, and how many bytes have surely arrived."""
 
     session: Session
     blob: Descriptor
     data: BinaryIO
     sent: int = 0
     place: str = ""
-    doubt: bool = False  #: Whether the last request broke, so that the registry must be asked how much has arrived.
-    lost: int = 0  #: Times that the registry lost the upload, or had another part of it.
+    doubt: bool = False  #: Whether the last request broke. Then the registry must be asked how much has arrived.
+    lost: int = 0  #: How often the registry lost the upload, or had received another part of it.
     done: bool = False
 
     def step(self) -> None:
         """Send the next chunk, or complete the upload. After a broken request, continue where the registry says."""
-        # Before anything is sent again: the broken request may have arrived.
+        # Ask before sending again: the broken request may have arrived.
         if self.doubt and self.sent < self.blob.size:
             self._ask_progress()
         elif self.doubt and self.session.holds(self.blob.digest):
-            self.done = True  # it was the answer that was lost
+            self.done = True  # only the answer was lost
             return
         if not self.place:
             self._begin()
-        # Set first: whatever breaks below leaves in doubt what has arrived.
+        # Set first: if the request below breaks, it is unknown how much has arrived.
         self.doubt = True
         try:
             self._chunk() if self.sent < self.blob.size else self._close()
         except urllib.error.HTTPError as error:
-            # 404: the registry forgot the upload. 416: it has another part of it than we think.
+            # 404: the registry forgot the upload. 416: it has received another part than expected.
             if error.code not in (404, 416) or self.lost == TRIES - 1:
                 raise
             self.lost += 1
@@ -75,7 +75,7 @@ class BlobUpload:
         self._follow_location(headers)
 
     def _chunk(self) -> None:
-        # A retry begins where the registry has got to, not where the last try ended.
+        # A retry begins after the bytes that the registry has, not where the last try ended.
         self.data.seek(self.sent)
         data = self.data.read(min(CHUNK, self.blob.size - self.sent))
         if not data:
@@ -88,12 +88,12 @@ class BlobUpload:
         self.sent += len(data)
 
     def _close(self) -> None:
-        """Let the registry check the blob, and keep it."""
+        """Complete the upload: the registry checks and stores the blob."""
         parts = urllib.parse.urlsplit(self.place)
         # The address may have a query of its own, with the registry's state of the upload.
         query = [*urllib.parse.parse_qsl(parts.query, keep_blank_values=True), ("digest", self.blob.digest)]
         url = urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode(query)))
-        # It may want to read all that it has got once more.
+        # The registry may read the whole blob once more.
         self.session.send_once("PUT", url, data=b"", more=self.blob.size / _SLOWEST).close()
         self.done = True
 
@@ -128,7 +128,7 @@ class BlobUpload:
         before = self.place or self.session.url
         # `Location` may be relative (RFC 9110, 10.2.2).
         place = urllib.parse.urljoin(before, headers.get("Location", before))
-        # A name server is asked, which may be silent.
+        # `may_lead_to` asks a name server, which may not answer.
         if not http.ask(lambda: http.may_lead_to(before, place), self.session.check, http.WHOLE):
             raise StrangeAnswer("it redirects to a place that is not allowed")
         self.place = place
@@ -171,11 +171,11 @@ class Repository(Session):
                 header = response.headers.get(_DIGEST, "")
                 if oci.is_digest(header) and _is_manifest(response):
                     return Digest(header)
-            # Registries need not say it: the digest is that of the manifest's bytes.
+            # Registries need not send this header. The digest is that of the manifest's bytes.
             return self._manifest(url).digest
 
     def manifest(self, reference: str) -> FoundManifest | None:
-        """Return the manifest of a tag or digest; None if it, or the repository, does not exist."""
+        """Return the manifest of a tag or digest; None if the manifest or the repository does not exist."""
         with self.error_context(self._describe(reference)):
             try:
                 manifest = self._manifest(f"{self.url}/manifests/{reference}")
@@ -197,7 +197,7 @@ class Repository(Session):
                 manifest = FoundManifest(
                     media_type=response.headers.get_content_type(), data=data, digest=oci.digest(data)
                 )
-            # A tag says nothing of the bytes, but the registry's own header does.
+            # A tag does not identify the bytes, but the registry's header does.
             if oci.is_digest(header) and header != manifest.digest:
                 raise self._damaged_error(header, f"its bytes have the digest {manifest.digest}")
             return manifest
@@ -214,7 +214,7 @@ class Repository(Session):
 
     def small_blob(self, blob: Descriptor, most: int) -> bytes:
         """Return a whole blob of at most `most` bytes."""
-        # Before the request: the size is a stranger's, and the blob goes into memory.
+        # Check before the request: a stranger states the size, and the blob goes into memory.
         if blob.size > most:
             raise self._damaged_error(blob.digest, f"it should have at most {most} bytes, not {blob.size}")
         return b"".join(self.blob(blob))
@@ -222,8 +222,8 @@ class Repository(Session):
     def blob(self, blob: Descriptor, begun: Iterable[bytes] = ()) -> Iterator[bytes]:
         """Yield the bytes of a blob as they come, and continue after a broken transfer.
 
-        They are verified only after the last byte; only then do damaged bytes raise an error. `begun` are the first
-        bytes, from an earlier transfer. They are not fetched again, and count for the digest.
+        The digest is checked only after the last byte; only then do damaged bytes raise an error. `begun` are the
+        first bytes, from an earlier transfer. These are not fetched again, but count for the digest.
         """
         sha256, received, fruitless = hashlib.sha256(), 0, 0
         for piece in begun:
@@ -239,7 +239,7 @@ class Repository(Session):
                         sha256.update(piece)
                         yield piece
                 except HTTP_ERRORS as error:
-                    # A slow line that breaks often still gets there, as long as each try brings something.
+                    # A connection that breaks often still succeeds, as long as each try brings enough bytes.
                     fruitless = 1 if received - before >= _PROGRESS else fruitless + 1
                     delay = http.retry_delay(error, fruitless, breaks=True)
                     if delay is None or fruitless >= TRIES:
@@ -249,17 +249,17 @@ class Repository(Session):
             raise self._damaged_error(blob.digest, f"its bytes have the digest sha256:{sha256.hexdigest()}")
 
     def _read_blob(self, blob: Descriptor, start: int, output: Output) -> None:
-        """Put out a blob from its byte `start` on, in one request; raise TruncatedAnswer if it ends early."""
+        """Pass a blob from byte `start` on to `output`, in one request; raise TruncatedAnswer if it ends early."""
         headers = {"Range": f"bytes={start}-"} if start else {}
         with self.send_once("GET", f"{self.url}/blobs/{blob.digest}", headers) as response:
             left = blob.size - start
-            if start and response.status != 206:  # not every registry goes on in the middle
+            if start and response.status != 206:  # some registries ignore `Range`
                 self._skip(response, start)
-            # A proxy may answer with another part. Its bytes would end in a wrong digest, after the whole download.
+            # A proxy may answer with another part, which would give a wrong digest after the whole download.
             elif start and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
                 raise StrangeAnswer("it resumes at another offset than requested")
             while left:
-                # What has come, not so much: on a slow line it is to be kept, and seen, as it comes.
+                # `read1` returns what has arrived: on a slow line, each piece is stored and shown at once.
                 piece = response.read1(min(_READ, left))
                 if not piece:
                     raise TruncatedAnswer
@@ -275,7 +275,7 @@ class Repository(Session):
             count -= len(piece)
 
     def upload(self, blob: Descriptor, data: BinaryIO | bytes) -> bool:
-        """Send a blob unless it is there; return whether it was sent."""
+        """Send a blob unless the registry has it; return whether it was sent."""
         # "Checking if content exists in the registry": layers are shared by images and pushes.
         with self.error_context(f"the blob {blob.digest}"):
             if self.holds(blob.digest):
@@ -297,5 +297,5 @@ class Repository(Session):
 
 
 def _is_manifest(response: Any) -> bool:
-    """Return whether the answer claims to be one: a portal that wants a login answers 200 to everything."""
+    """Return whether the answer claims to be a manifest: a login portal answers 200 to everything."""
     return response.headers.get_content_type() in oci.MANIFESTS

@@ -1,6 +1,6 @@
 """Bundles: everything that builds need, in one file, for a machine without a network.
 
-In: plans and a network, or a bundle. Out: a bundle, or the inputs of a build put where the build looks for them.
+In: plans and a network, or a bundle. Out: a bundle, or a build's inputs in the places where the build looks for them.
 
 `bundle_format` is pure. Imports: `builder` and what is above it.
 """

@@ -28,7 +28,7 @@ from tfdock.types import ImageRef
 Kind = Literal["base", "source", "bazel", "archive"]
 Status = Literal["there", "gone", "changed", "unreachable", "not-asked"]
 
-_SECONDS = 20.0  #: Limit of one answer. TensorFlow's repository lists 10 MB of refs.
+_SECONDS = 20.0  #: The most seconds for one answer. TensorFlow's repository lists 10 MB of refs.
 _AT_ONCE = 16
 _LOOK_SECONDS = 0.5
 _GONE = (404, 410)  #: HTTP statuses of a resource that does not exist (RFC 9110, 15.5).
@@ -44,11 +44,11 @@ class Availability:
     kind: Kind  #: The kind of download.
     name: str  #: The image, the ref, the version, or the archive.
     status: Status  #: Whether it exists now; `changed`: it differs from the lock or the knowledge.
-    found: str = ""  #: A digest, a commit or an address; else the reason.
+    found: str = ""  #: The digest, commit or address that was found; else the reason.
 
     @property
     def exit_code(self) -> ExitCode:
-        """3: a download is gone or has changed. 7: a server was not reached."""
+        """3 if the download is gone or has changed, 7 if a server was not reached, else 0."""
         codes = {"gone": ExitCode.INCOMPATIBLE, "changed": ExitCode.INCOMPATIBLE, "unreachable": ExitCode.NETWORK}
         return codes.get(self.status, ExitCode.OK)
 
@@ -72,13 +72,13 @@ def ask(
     settings: Settings,
     check: Callable[[], None] = http.no_check,
 ) -> list[list[Availability]]:
-    """Return each build's downloads with their state, all checked at once. A lock gives the pinned state.
+    """Return each build's downloads with their state, checked in parallel. A lock gives the pinned state.
 
     `check` is called meanwhile and raises to stop.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         asked = [
-            # Python waits for the pool's own threads when it exits: none of them may wait for a server.
+            # Python waits for the pool's threads when it exits, so `http.ask` waits for a server in another thread.
             [
                 pool.submit(http.ask, question, check, math.inf)
                 for question in _questions(resolution, lock, knowledge, settings)
@@ -97,7 +97,7 @@ def _questions(
     resolution: Resolution, lock: Lock | None, knowledge: KnowledgeBase, settings: Settings
 ) -> Iterator[_Question]:
     pinned = {(pin.kind, pin.name): pin.value for pin in lock.pins} if lock else {}
-    # A profile may be a stranger's: its servers are asked only as the settings allow.
+    # A stranger may have written the profile: only servers that the settings allow are asked.
     chosen = {choice.field for choice in resolution.choices if choice.source == "profile"}
     base, image = resolution.base, settings.mirrored(resolution.base)
     if "base" in chosen and not settings.allows_registry(base.registry):
@@ -143,7 +143,7 @@ def _base(base: ImageRef, image: ImageRef, pinned: str | None) -> Availability:
 
 
 def _git(resolution: Resolution, pinned: dict[tuple[str, str], str]) -> Availability:
-    """Ask a git server for the first of the refs that it has, and compare its commit with the known one."""
+    """Ask a git server for the first existing ref, and compare the ref's commit with the known commit."""
     source = resolution.source
     for ref in source.refs:
         if COMMIT.fullmatch(ref):

@@ -15,18 +15,18 @@ from tfdock.offline import bundle_format
 from tfdock.offline.bundle_format import INDEX, SUM, SUM_SIZE, Blob, BundleError, Index
 
 _PIECE = 1 << 20
-# The longest number that a size may be: the draft of the index takes as much room as the index.
+# The largest size of a blob. The draft of the index uses it, so that the real index always fits.
 _LARGEST = (1 << 50) - 1
 # Bytes. Profiles, patches and locks have kilobytes: a larger blob was not packed as one of these.
 _MOST_TEXT = 64 << 20
 
 
 class BundleWriter:
-    """Writes blobs behind space for the index, which is complete only once the blobs' sums are known."""
+    """Leaves space for the index, and writes blobs after it. The index needs the blobs' sums, so it comes last."""
 
     def __init__(self, file: BinaryIO, draft: Index) -> None:
-        """`draft` is the index without blobs, with any names of their length for them."""
-        # Each name may be another blob's.
+        """`draft` is the index without blobs, with placeholders of the same length for their names."""
+        # At most, each name stands for another blob.
         blobs = tuple(Blob(sha256=name, size=_LARGEST) for name in bundle_format.named_blobs(draft))
         self._file, self._room = file, len(bundle_format.to_text(replace(draft, blobs=blobs)))
         self._blobs: dict[str, Blob] = {}
@@ -35,14 +35,14 @@ class BundleWriter:
     def add(self, chunks: Iterable[bytes]) -> str:
         """Write contents, unless the bundle has them already. Return their sha256."""
         file, begin, total = self._file, self._file.tell(), hashlib.sha256()
-        file.write(bytes(BLOCK))  # its header, once it is known
+        file.write(bytes(BLOCK))  # space for the header
         for chunk in chunks:
             total.update(chunk)
             file.write(chunk)
         size = file.tell() - begin - BLOCK
         blob = Blob(sha256=total.hexdigest(), size=size)
         if blob.sha256 in self._blobs:
-            # Equal contents, such as one download of two builds, take their room once.
+            # Equal contents, such as a download of two builds, are stored once.
             file.seek(begin)
             file.truncate()
             return blob.sha256
@@ -57,14 +57,14 @@ class BundleWriter:
     def finish(self, index: Index) -> Index:
         """Write the index into its space, and its sum at the end. Return the index with its blobs."""
         index = replace(index, blobs=tuple(self._blobs.values()))
-        # Blobs that came twice leave the index shorter than its draft. JSON ignores blanks at its end.
+        # Blobs that were added twice make the index shorter than its draft. JSON ignores spaces at its end.
         text = bundle_format.to_text(index).ljust(self._room)
         assert len(text) == self._room, "the draft had as many entries"
         # Sum and end come before the index: while the index is blank, no reader takes the file for a bundle.
         self._file.write(_end(text))
         self._file.seek(0)
         self._file.write(bundle_format.header(INDEX, len(text)) + text)
-        # On the disk before the bundle gets its name, so that a crash leaves no empty file under that name.
+        # Sync before the bundle gets its name, so that a crash leaves no empty file of this name.
         self._file.flush()
         os.fsync(self._file.fileno())
         return index
@@ -76,12 +76,12 @@ class Bundle:
 
     path: Path
     index: Index
-    _begin: int  #: Where the index ends.
+    _begin: int  #: The offset in the file at which the index ends.
 
     def chunks(self, sha256: str) -> Iterator[bytes]:
-        """Yield the contents of a blob. The last piece comes only after all pieces were checked.
+        """Yield the contents of a blob. The last piece comes only after the sum of all pieces was checked.
 
-        Raises VerificationFailed (`bundle-damaged`) instead.
+        Raises VerificationFailed (`bundle-damaged`) if the blob is damaged.
         """
         blob, total = self.index.blob(sha256), hashlib.sha256()
         with self.path.open("rb") as file:
@@ -96,11 +96,11 @@ class Bundle:
                     raise self._damaged(blob.name)
                 total.update(piece)
                 left -= len(piece)
-                # Held back until the sum is known, so that nobody gets wrong contents to their end.
+                # Hold back the last piece until the sum is known, so that no caller gets complete but wrong contents.
                 if last_piece:
                     yield last_piece
                 last_piece = piece
-            # The padding counts as well, so that not one byte of the file is unchecked.
+            # Check the padding as well, so that no byte of the file is unchecked.
             if total.hexdigest() != sha256 or file.read(-blob.size % BLOCK).strip(b"\0"):
                 raise self._damaged(blob.name)
             yield last_piece
@@ -125,7 +125,7 @@ def damaged_error(path: Path, why: str) -> VerificationFailed:
 
 
 def open_bundle(path: Path) -> Bundle:
-    """Open a bundle and read its index. Raises ProfileError or VerificationFailed for a damaged file."""
+    """Open a bundle and read its index. Raises ProfileError, or VerificationFailed if the bundle is damaged."""
     try:
         with path.open("rb") as file:
             return _read_bundle(path, file)
@@ -146,13 +146,13 @@ def _read_bundle(path: Path, file: BinaryIO) -> Bundle:
     begin, file_size = BLOCK + padded_size(size), path.stat().st_size
     read = file.read(begin - BLOCK)
     text, end = read[:size], _end(read[:size])
-    # A negative place is an error, and a file this short is cut.
+    # `max`: a shorter file is cut off, and to seek a negative offset would raise an error.
     file.seek(max(0, file_size - len(end)))
     is_complete = len(read) == begin - BLOCK and not read[size:].strip(b"\0") and file.read() == end
     try:
         index = bundle_format.from_text(text)
     except BundleError as error:
-        # Another schema may have another layout. Otherwise a changed index is not interpreted.
+        # Another schema may have another layout. In all other cases, a changed index counts as damage.
         if is_complete or error.code == "bundle-schema":
             raise
         raise damaged_error(path, "its index has changed since it was written") from None
@@ -165,7 +165,7 @@ def _read_bundle(path: Path, file: BinaryIO) -> Bundle:
 
 
 def _end(text: bytes) -> bytes:
-    """Return the end of a bundle with that index: the index's sum, and the end of every tar archive."""
+    """Return the end of a bundle with this index: the index's sum, and the end mark of a tar archive."""
     content = f"{hashlib.sha256(text).hexdigest()}\n".encode().ljust(padded_size(SUM_SIZE), b"\0")
     return bundle_format.header(SUM, SUM_SIZE) + content + END
 

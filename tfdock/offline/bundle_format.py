@@ -1,10 +1,10 @@
 """The format of bundles: all inputs of builds in one tar file. No byte of a bundle is trusted unchecked.
 
-    index.json          its contents, and the builds they are for; padded with spaces
-    blobs/<sha256> …    in the index's order: regular files, each named by its contents
-    index.sha256        of the index, its padding included
+    index.json          the list of contents, and the builds that need them; padded with spaces
+    blobs/<sha256> …    regular files in the order of the index, each named by the sha256 of its contents
+    index.sha256        the sha256 of the index and its padding
 
-The index gives the place of every byte. So no tar header is interpreted: a header equals what tfdock writes, or the
+The index gives the place of every byte. So no tar header is interpreted: if a header differs from tfdock's own, the
 file is damaged. Pure: `tfdock.offline.bundle_file` reads and writes the file.
 """
 
@@ -23,10 +23,10 @@ from tfdock.wheelhouse.build_record import WheelName
 
 SCHEMA = "tfdock.bundle/1"
 INDEX, SUM = "index.json", "index.sha256"
-SUM_SIZE = 65  #: Bytes: 64 hexadecimal digits and a line's end.
-# Bytes. A header can claim any size, and this much is read before the sum is checked.
+SUM_SIZE = 65  #: Bytes: 64 hexadecimal digits and a line end.
+# Bytes. A header can claim any size, and the index is read before its sum is checked.
 LONGEST_INDEX = 64 << 20
-# Bazel's names: the download by its sha256, and an empty file for each name that it was downloaded under.
+# Bazel's names: `file` is the download, and each `id-…` is an empty marker for a name of the download.
 _CACHED = r"content_addressable/sha256/([0-9a-f]{64})/(file|id-[0-9a-f]{64})"
 
 
@@ -42,7 +42,7 @@ class BundleError(Exception):
 
 CachedPath = Annotated[str, matching(_CACHED)]
 SafeBuildId = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")]
-# Of tfdock's own repository alone: loading a bundle must take no other image's name.
+# Only names in `tfdock/bundle`: loading a bundle must not take the name of another image.
 ImageName = Annotated[str, matching(r"tfdock/bundle:[0-9a-f]{24}")]
 
 
@@ -53,12 +53,12 @@ ImageName = Annotated[str, matching(r"tfdock/bundle:[0-9a-f]{24}")]
 class Blob:
     """The contents of a file in a bundle."""
 
-    sha256: Sha256  #: 64 hexadecimal digits; its name.
+    sha256: Sha256  #: 64 hexadecimal digits; they name the blob.
     size: Size  #: Bytes.
 
     @property
     def name(self) -> str:
-        """Its name in the archive."""
+        """The name of the blob's file in the tar archive."""
         return f"blobs/{self.sha256}"
 
 
@@ -71,7 +71,7 @@ class BundledImage:
     size: Size  #: Bytes.
 
     def __post_init__(self) -> None:
-        # Else a stranger's bundle could give one image the name under which another one was checked.
+        # Otherwise a stranger's bundle could give an image the name under which another image was checked.
         if self.name != image_name(self.id):
             raise ValueError(f"{self.name} is the name of another image")
 
@@ -91,7 +91,7 @@ class Wheels:
     python_tag: Line  #: The Python of these requirements, such as `cp311`.
     requirements: tuple[Line, ...]  #: The requirements that the wheel will have.
     limits: tuple[Line, ...]  #: Extra limits on versions.
-    files: Mapping[WheelName, Sha256]  #: The file names of wheels to blobs.
+    files: Mapping[WheelName, Sha256]  #: File name of each wheel to its blob.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class ProfileTexts:
     file: Line  #: The name of the profile's file.
     text: Sha256  #: The blob with the profile's text.
     extended: Mapping[Line, Sha256]  #: Name of each extended profile to its blob.
-    patches: Mapping[Line, Sha256]  #: Its patches, to blobs.
+    patches: Mapping[Line, Sha256]  #: Name of each patch to its blob.
     tree: Sha256 | None  #: The tree hash of a local checkout.
 
 
@@ -117,12 +117,12 @@ class BundledBuild:
     base_digest: Line | None  #: The digest of the base image.
     source_ref: Line | None  #: The tag or branch of the source.
     runtime: BundledRuntime | None  #: The image in which the wheel is tried.
-    wheels: Wheels | None  #: What the wheel requires.
-    external: Sha256 | None  #: The blob with files that rules fetched outside Bazel's cache.
+    wheels: Wheels | None  #: The requirements of the finished wheel.
+    external: Sha256 | None  #: The blob with files that repository rules fetched outside Bazel's cache.
 
     @property
     def images(self) -> tuple[BundledImage, ...]:
-        """Its images: the image that builds, and the image of the trial."""
+        """The images of the build: the image that builds, and the image of the trial."""
         return (self.image, *((self.runtime.image,) if self.runtime else ()))
 
 
@@ -130,12 +130,12 @@ class BundledBuild:
 class Index:
     """The index of a bundle (`index.json`). A sha256 names each blob."""
 
-    schema: Annotated[str, SCHEMA.__eq__] = SCHEMA  #: Which document this is.
+    schema: Annotated[str, SCHEMA.__eq__] = SCHEMA  #: The kind and version of this document.
     tfdock: Line  #: The version of tfdock that wrote the bundle.
     knowledge: Line  #: The digest of the knowledge base.
     builds: tuple[BundledBuild, ...]  #: The builds in the bundle.
     images: Sha256  #: The blob with all images, an archive as `docker save` makes it.
-    repository: Mapping[CachedPath, Sha256]  #: Paths in Bazel's repository cache to blobs.
+    repository: Mapping[CachedPath, Sha256]  #: Each path in Bazel's repository cache to its blob.
     blobs: tuple[Blob, ...] = field(default=())  #: Every blob, in the order of the file.
 
     @property
@@ -153,7 +153,7 @@ class Index:
         return self.offsets[SUM] + padded_size(SUM_SIZE) + len(END)
 
     def blob(self, sha256: str) -> Blob:
-        """Return the blob with that sha256."""
+        """Return the blob with this sha256."""
         return next(blob for blob in self.blobs if blob.sha256 == sha256)
 
 
@@ -169,7 +169,7 @@ def image_name(image: str) -> str:
 
 
 def cached_sha256(path: str) -> str | None:
-    """Return the sha256 that a path in Bazel's repository cache demands: empty for marker files, None elsewhere."""
+    """Return the sha256 that a path in Bazel's repository cache requires: empty for a marker, None elsewhere."""
     match = re.fullmatch(_CACHED, path)
     return match and (match[1] if match[2] == "file" else "")
 
@@ -179,7 +179,7 @@ def cached_sha256(path: str) -> str | None:
 
 def to_text(index: Index) -> bytes:
     """Return the index as JSON: equal bytes for equal indexes."""
-    # In the order of the fields, which is fixed, so that `schema` stands first for people.
+    # The order of the fields is fixed. It puts `schema` first, for people.
     return json.dumps(asdict(index), indent=1).encode() + b"\n"
 
 
@@ -189,7 +189,7 @@ def index_size(block: bytes) -> int:
         size = tarfile.TarInfo.frombuf(block, "utf-8", "strict").size
     except (tarfile.TarError, UnicodeError):
         raise BundleError("it is not a tar archive") from None
-    # Reading tolerates what writing never makes, so that the block is compared as a whole.
+    # `tarfile` also reads headers that tfdock never writes, so compare the whole block.
     if not 0 < size <= LONGEST_INDEX or header(INDEX, size) != block:
         raise BundleError(f"it does not begin with {INDEX}")
     return size
@@ -223,7 +223,7 @@ def _checked(index: Index) -> Index:
     if not ids or len(ids) != len(index.builds):
         raise Malformed("it has no build, or lists a build twice")
     for path, blob in index.repository.items():
-        # Bazel takes a file of its cache by its path: contents under another hash would be another download.
+        # Bazel finds a cached file by its path: under a wrong sha256, it would use the wrong download.
         if cached_sha256(path) not in ("", blob):
             raise Malformed(f"{path} names other contents")
     return index

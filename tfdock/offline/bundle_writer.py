@@ -28,13 +28,13 @@ from tfdock.types import BuildId
 REPOSITORY = "repository"  #: The name of the folder of a bundle's downloads. Containers write to it.
 NAME = BuildId("bundle")  #: The build id in events and in the journal while a bundle is made.
 _GIB = 1 << 30
-_REPORT_EVERY = 1 << 28  #: Bytes between two progress messages.
+_REPORT_EVERY = 1 << 28  #: Bytes written between two progress messages.
 _UNWRITTEN = "0" * 64  #: A placeholder for the sha256 of contents that are not written yet.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenBundle:
-    """A bundle that was written: size in bytes, sha256, and index."""
+    """A written bundle: its path, size in bytes, sha256, and index."""
 
     path: Path
     size: int
@@ -60,7 +60,7 @@ class PackedInputs:
 
 @dataclass(frozen=True, slots=True)
 class BundleWorkFolder:
-    """Where a bundle is made: a folder in the cache, and the file that becomes the bundle."""
+    """The places where a bundle is made: a folder in the cache, and the file that becomes the bundle."""
 
     supervisor: Supervisor
     folder: Path
@@ -69,7 +69,7 @@ class BundleWorkFolder:
 
 @dataclass
 class BundlePacker:
-    """Writes one bundle to `target`. `knowledge` is the version of the knowledge that made the plans."""
+    """Writes one bundle to `target`. `knowledge` is the version of the knowledge base that made the plans."""
 
     target: Path
     work: BundleWorkFolder
@@ -80,7 +80,7 @@ class BundlePacker:
         """Write the bundle under another name, and move it to `target` when it is complete."""
         work = self.work
         images = _images(self.packed)
-        # Listed once, because index and blobs must agree.
+        # List the files only once, because index and blobs must agree.
         cached = _cached_files(_downloads_folder(work.folder))
         self._check_room(images, cached)
         with events.announced_phase(work.supervisor.listen, work.supervisor.clock, NAME, "bundle"):
@@ -90,7 +90,7 @@ class BundlePacker:
             made = WrittenBundle(
                 path=self.target, size=work.file.stat().st_size, sha256=file_sha256(work.file), index=index
             )
-            # The last moment to stop: from here on the bundle is there.
+            # The last chance to stop: the next line makes the bundle visible.
             work.supervisor.check("bundle")
             work.file.replace(self.target)
             return made
@@ -110,11 +110,11 @@ class BundlePacker:
         )
 
     def _index(self, add: Callable[[Iterable[bytes]], str], cached: Mapping[str, Path]) -> Index:
-        """Return the index of all contents but the images. `add` takes contents and returns their sha256."""
+        """Return the index of all contents except the images. `add` takes contents and returns their sha256."""
         check = partial(self.work.supervisor.check, "bundle")
 
         def add_file(path: Path) -> str:
-            # Opened when it is written: thousands of files at once would be too many descriptors.
+            # Each file is opened when it is written: thousands of open files would need too many descriptors.
             return add(file_chunks(path, check))
 
         return Index(
@@ -127,16 +127,16 @@ class BundlePacker:
 
     @contextmanager
     def _named(self, images: Mapping[str, ImageInfo]) -> Iterator[None]:
-        """Give images their names in the bundle while it is written."""
+        """Give the images their names in the bundle while the bundle is written."""
         engine = self.work.supervisor.engine
-        # A bundle that was built from here may have used a name for its own image.
+        # Names that exist already stay: a build from another bundle may use them.
         new = [name for name in images if (image := engine.image(name)) is None or image.id != images[name].id]
         try:
             for name in new:
                 engine.tag(images[name].id, name)
             yield
         finally:
-            # A name that stays is harmless. The error that ended the writing is the one to report.
+            # A leftover name is harmless. Report the error that ended the writing instead.
             with suppress(TfdockError):
                 for name in new:
                     engine.remove_image(name)
@@ -171,7 +171,7 @@ def _image(image: ImageInfo) -> BundledImage:
 
 
 def _downloads_folder(folder: Path) -> Path:
-    """Return the folder with copies of the downloads. No container has been in it."""
+    """Return the folder with copies of the downloads. No container has had access to this folder."""
     repository = folder / REPOSITORY
     back, copies = returned_repository(repository), folder / "downloads"
     if not back.is_dir():
@@ -180,8 +180,8 @@ def _downloads_folder(folder: Path) -> Path:
 
 
 def _cached_files(folder: Path) -> dict[str, Path]:
-    """Return the files of a repository cache by their paths there, sorted."""
-    # Sorted: folders list their files in any order, and equal contents are to be equal bundles.
+    """Return the files of a repository cache by their paths in the cache, sorted."""
+    # Sorted: folders list files in any order, and equal contents must give equal bundles.
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return {name: path for name, path in files.items() if bundle_format.cached_sha256(name) is not None}
 
@@ -225,10 +225,10 @@ def _bundled_build(
 
 
 def _with_progress(chunks: Iterable[bytes], output: Output) -> Iterator[bytes]:
-    """Yield the chunks, and report progress now and then."""
+    """Yield the chunks, and report progress after every `_REPORT_EVERY` bytes."""
     done = reported = 0
     for chunk in chunks:
-        # First the chunk: counted is what has been written.
+        # Yield first: only written chunks count.
         yield chunk
         done += len(chunk)
         if done - reported >= _REPORT_EVERY:
@@ -237,14 +237,14 @@ def _with_progress(chunks: Iterable[bytes], output: Output) -> Iterator[bytes]:
 
 
 def _checked_archive(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the chunks; raise EngineLost if they do not end like an archive.
+    """Yield the chunks; raise EngineLost if they do not end like a tar archive.
 
     An engine that fails in the middle ends its answer normally, or writes its error into the archive.
     """
     end = b""
     for chunk in chunks:
         yield chunk
-        # The end may lie across chunks, whose sizes the engine chooses.
+        # The end mark may be split between chunks, whose sizes the engine chooses.
         end = (end + chunk)[-len(END) :]
     # POSIX: a tar archive ends with two blocks of zeros.
     if len(end) < len(END) or end.strip(b"\0"):

@@ -1,4 +1,4 @@
-"""Build from a bundle, without a network: plan its profiles, and put its contents where builds look."""
+"""Build from a bundle, without a network: plan its profiles, and put its contents where builds look for them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SharedInputs:
     builds: tuple[BundledBuild, ...]
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _done: bool = False
-    #: The images' ids on the engine, by their names in the bundle: another bundle may use a name later.
+    #: The images' ids on the engine, by their names in the bundle. Another bundle may take over a name later.
     ids: Mapping[str, str] = field(default_factory=dict)
 
     def provide(self, supervisor: Supervisor, settings: Settings) -> None:
@@ -69,7 +69,7 @@ class SharedInputs:
             return
         self._check_room(supervisor, sum(image.size for image in missing))
         supervisor.check("image")
-        # Names before loading: an engine gives images all the names that the archive says.
+        # Check the names before loading: an engine gives images all names that the archive states.
         self._check_names()
         size = self.bundle.index.blob(self.bundle.index.images).size
         supervisor.watch_cancellable(
@@ -79,10 +79,10 @@ class SharedInputs:
         )
 
     def _image_ids(self, engine: Engine) -> dict[str, str]:
-        """Return the ids by the names. That the engine took the archive does not prove that each image is there."""
+        """Return the images' ids by their names. The engine may lack an image although it accepted the archive."""
         ids = {}
         for image in self._images:
-            # Only the name is checked here: the id of the same image differs between kinds of engines.
+            # Only the name is checked: different kinds of engines give the same image different ids.
             info = engine.image(image.name)
             if info is None:
                 raise EngineError.of(
@@ -94,17 +94,17 @@ class SharedInputs:
         return ids
 
     def _is_there(self, engine: Engine, image: BundledImage) -> bool:
-        """Return whether the engine has exactly this image. Engines with other image ids load it again."""
+        """Return whether the engine has exactly this image. An engine with another kind of ids loads it again."""
         info = engine.image(image.name)
         return info is not None and info.id == image.id
 
     def _check_names(self) -> None:
-        """Refuse images that would take the name of another image on this engine, such as of a base image."""
+        """Refuse images that would take the name of another image on this engine, such as a base image's name."""
         own = {image.name for build in self.bundle.index.builds for image in build.images}
         try:
             strange = sorted(set(image_names(self.bundle.chunks(self.bundle.index.images))) - own)
             trouble = f"its images would get further names: {', '.join(strange[:3])}" if strange else ""
-        # The archive is a stranger's: any of its documents may have any type at any place.
+        # A stranger may have made the archive: any value in its documents may have any type.
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             trouble = f"its images are not an archive of images: {error}"
         if trouble:
@@ -115,7 +115,7 @@ class SharedInputs:
             )
 
     def _check_room(self, supervisor: Supervisor, size: int) -> None:
-        """Raise DiskFull without space for twice the size: images are unpacked as files and as layers."""
+        """Raise DiskFull unless twice the size is free: the engine stores images as files and as layers."""
         root = engine_data(supervisor.engine.info())
         if root:
             check_space(
@@ -136,7 +136,7 @@ class SharedInputs:
         make_folder(path)
         with opened_part(path) as folder:
             for name, blob in self.bundle.index.repository.items():
-                # By descriptors: a container may have left links in the cache.
+                # `folder` uses descriptors, not paths: a container may have left links in the cache.
                 try:
                     folder.status(name)
                 except FileNotFoundError:
@@ -153,7 +153,7 @@ class SharedInputs:
             folder = dependencies_folder(
                 settings, image, wheels.python_tag, wheels.requirements, wheels.limits, of=self.bundle.index.images
             )
-            # The name depends on the bundle, the image and the requirements: a folder that is there is the right one.
+            # The name depends on the bundle, the image and the requirements: an existing folder is the right one.
             if folder.is_dir():
                 continue
             # Filled under another name, so that a kill leaves no folder that looks complete.
@@ -169,7 +169,7 @@ class SharedInputs:
 
     def _write(self, blob: str, target: Path) -> None:
         make_folder(target.parent)
-        # Not durable: that takes a thousandth of the time, and the bundle still has the wheel.
+        # Not synced: this takes a thousandth of the time, and the bundle still has the wheel.
         write_atomically(target, self.bundle.chunks(blob), durable=False)
 
 
@@ -179,9 +179,9 @@ class BuildInputs:
 
     shared: SharedInputs
     build: BundledBuild
-    identity: str  #: The sha256 of the bundle's images. It is compared with their bytes when they are read.
+    identity: str  #: The sha256 of the bundle's archive of images. It is checked when the archive is read.
     image_name: str  #: The name of the image that builds, for people.
-    base_digest: str | None  #: The digest of that image's base.
+    base_digest: str | None  #: The digest of the base image of the image that builds.
     source_ref: str | None  #: The ref of the source that the image holds.
 
     @property
@@ -191,7 +191,7 @@ class BuildInputs:
         return {runtime.reference: self.shared.ids[runtime.image.name]} if runtime else {}
 
     def provide(self, supervisor: Supervisor, settings: Settings) -> None:
-        """Put the bundle's contents where builds look for them, once for all of its builds."""
+        """Put the bundle's contents where builds look for them, once for all builds of the bundle."""
         self.shared.provide(supervisor, settings)
 
     @property
@@ -208,7 +208,7 @@ class BuildInputs:
 
 
 def prepare(path: Path, names: Sequence[str], preparer: Preparer) -> list[tuple[PreparedBuild, BuildInputs]]:
-    """Plan the builds of a bundle, with the inputs of each: all builds, or those that the names mean.
+    """Plan the builds of a bundle: all builds, or the builds that `names` select. Return them with their inputs.
 
     A name is a build id or a profile. Raises Incompatible (`bundle-outdated`) for a profile that changed since the
     bundle was made.
@@ -246,11 +246,11 @@ def _prepare_build(
     lock = _read_lock(bundle, build)
     written = own_profile or _bundled_profile(bundle, build)
     prepared = preparer.prepare_written(written, partial(locks.pinned, pins=lock.lock.pins if lock else ()))
-    # The bundle was tried with its own plan alone: another plan may need other downloads.
+    # The bundle was tried only with its own plan: another plan may need other downloads.
     if prepared.plan.fingerprint != build.fingerprint:
         raise _outdated_error(bundle, build, prepared, preparer.knowledge.version)
     plan = prepared.plan
-    # Whoever made the bundle chose its image: its build must not write to the cache of `release`.
+    # A stranger may have chosen the bundle's image: its build must not write to the cache of `release`.
     if not preparer.trusted:
         plan = in_domain(plan, of_bundle(bundle.index.images), preparer.knowledge)
     inputs = BuildInputs(
@@ -292,9 +292,9 @@ def _bundled_profile(bundle: Bundle, build: BundledBuild) -> WrittenProfile:
 
 
 def _outdated_error(bundle: Bundle, build: BundledBuild, prepared: PreparedBuild, knowledge: str) -> Incompatible:
-    """Return the error for a changed plan, with its cause: tfdock, the knowledge or the profile changed."""
+    """Return the error for a changed plan, with the cause: tfdock, the knowledge base or the profile changed."""
     index = bundle.index
-    # The widest cause first: another tfdock also brings other knowledge, and both change plans.
+    # The widest cause first: another tfdock also has another knowledge base, and both change plans.
     if index.tfdock != __version__:
         why = f"it was made by tfdock {index.tfdock}, and this is {__version__}"
     elif index.knowledge != knowledge:

@@ -42,7 +42,7 @@ from tfdock.wheel.wheel_file import inspected
 
 _PIP_PACKAGE = f"{SOURCE}/tensorflow/tools/pip_package"
 _REQUIREMENTS = ExpectedFiles(pattern="requirements.json")
-_MOST_REQUIRED = 1 << 20  #: Bytes of it.
+_MOST_REQUIRED = 1 << 20  #: The most bytes of `requirements.json`.
 
 
 # --- caches only ----------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def warm(prepared: PreparedBuild, session: BuildSession, listen: Listener) -> No
 
 @dataclass
 class Bundler:
-    """Makes one bundle. `locked`: use the locks beside the profiles, do not gather new pins."""
+    """Makes one bundle. `locked`: use the locks beside the profiles instead of gathering new pins."""
 
     target: Path
     preparer: Preparer
@@ -67,8 +67,8 @@ class Bundler:
     locked: bool = False
 
     def make(self, names: Sequence[str]) -> WrittenBundle:
-        """Gather the profiles' inputs and write the bundle. An existing file is replaced in one step, or stays."""
-        # Before any download: a name that is taken is refused at once.
+        """Gather the profiles' inputs and write the bundle. An existing bundle is replaced in one step, or stays."""
+        # Check before any download: a name that another file has is refused at once.
         check_target(self.target, "bundle-name-taken", _is_bundle)
         try:
             with self._work_folder() as work:
@@ -82,7 +82,7 @@ class Bundler:
 
     @contextmanager
     def _work_folder(self) -> Iterator[BundleWorkFolder]:
-        """Give the folders of this bundle: one in the cache, one beside the target. The journal knows them."""
+        """Yield the folders for making the bundle, in the cache and beside the target. The journal lists both."""
         run = journal.new_run_id()
         target, settings = self.target.absolute(), self.session.settings
         # Beside the target, so that one rename makes the bundle appear. The run's id lets a later cleanup find it.
@@ -116,12 +116,12 @@ class Bundler:
     def _gather(self, name: str, work: BundleWorkFolder) -> PackedInputs:
         prepared, lock = self._pinned(name)
         pack = partial(self._pack, prepared, lock, work)
-        # An empty cache of its own: what it holds afterwards is what these builds need.
+        # A separate cache, empty at first: afterwards it holds exactly the downloads that the builds need.
         request = BuildRequest(prepared=prepared, repository=work.folder / REPOSITORY)
         return build.fetch(self.session, request, self.listen, pack)
 
     def _pinned(self, name: str) -> tuple[PreparedBuild, str | None]:
-        """Return the profile planned with a lock, and the lock's text; None where no lock can hold the build."""
+        """Return the profile planned with a lock, and the lock's text; None if a lock cannot describe the build."""
         if self.locked:
             prepared = prepare_locked(name, self.preparer, self.session.settings, self._warn)
             assert prepared.lock is not None
@@ -134,7 +134,7 @@ class Bundler:
         lock = gather_pins(name, self.preparer, self.session, self.listen)
         text = locks.to_text(lock)
         file = LockFile(path="the lock", sha256=hashlib.sha256(text.encode()).hexdigest(), lock=lock)
-        # Planned again with the pins: the fingerprint is then that of the build from the bundle.
+        # Plan again with the pins, to get the fingerprint of a build from the bundle.
         return replace(self.preparer.prepare(name, partial(locks.pinned, pins=lock.pins)), lock=file), text
 
     def _pack(
@@ -145,9 +145,9 @@ class Bundler:
         run: BuildRun,
         image: ImageResult,
     ) -> PackedInputs:
-        """Return the inputs of a run that has fetched, after a trial without a network."""
+        """Return the inputs of a run that has fetched its downloads, after a trial without a network."""
         resolution = run.plan.resolution
-        # Tried now: on the machine without a network, nobody could add what is missing.
+        # Try now: on the machine without a network, nobody could add missing downloads.
         external = self._try_offline(run, image, work)
         there = run.engine.image(image.id)
         assert there is not None, "it has just run"
@@ -171,8 +171,8 @@ class Bundler:
     def _try_offline(self, run: BuildRun, image: ImageResult, work: BundleWorkFolder) -> Path | None:
         """Fetch again, into an empty output base and without a network, from the bundle's contents.
 
-        Repository rules may run pip or git, whose downloads are in no cache of Bazel's. Then their output goes into
-        the bundle too, and is tried in turn. Returns the archive of that output.
+        Repository rules may run pip or git, whose downloads are not in Bazel's caches. Then the rules' output goes
+        into the bundle too, and a second trial uses it. Return the archive of this output, None if not needed.
         """
         plan = run.plan
         fetch = phase_container(run, image, plan.fetch, network=False)
@@ -201,7 +201,7 @@ class Bundler:
     def _runs(self, run: BuildRun, spec: ContainerSpec, title: str) -> bool:
         """Return whether a container without a network succeeds."""
         state, memory = containers.run(run.supervisor, replace(spec, network="none"), "pack", title)
-        # Also after a failure, which is an answer here.
+        # Remove it after a failure too, which is a valid result here.
         run.engine.remove(state.id)
         return state.exit_code == 0 and not memory
 
@@ -233,7 +233,7 @@ class Bundler:
         return replace(inputs, requirements=lines, limits=limits, wheels=folder)
 
     def _requirements(self, run: BuildRun, image: ImageResult) -> tuple[list[str], tuple[str, ...]] | None:
-        """Return requirements and limits, of the finished wheel if there is one, else from the source's setup.py."""
+        """Return requirements and limits of the finished wheel, or else of the source's setup.py; None if unknown."""
         plan, knowledge = run.plan, self.preparer.knowledge
         record = self.session.wheelhouse.complete_record_for(plan)
         try:
@@ -243,7 +243,7 @@ class Bundler:
             lines = self._requirements_of_source(run, image)
             if lines is not None:
                 return pip_requirements(lines), limits_for(knowledge, str(plan.resolution.version.minor))
-        # Not knowing is no error: the bundle still builds, and only the trial of the wheel has to wait.
+        # Unknown requirements are no error: the bundle still builds, only the wheel cannot be tried offline.
         except InvalidRequirement:
             return None
         return None
@@ -252,12 +252,12 @@ class Bundler:
         python = run.plan.resolution.paths.get("python", "python3")
         script = loader.templates()["run/requirements.py"]
         command = (python, "-c", script, _PIP_PACKAGE, f"{STAGING}/{_REQUIREMENTS.pattern}")
-        # setup.py is a program of the source: it runs in the container, and without a network.
+        # setup.py is a program of the source, so it runs in a container without a network.
         if not self._runs(
             run, container_beside(run, image, "setup", command, _REQUIREMENTS), "what setup.py requires"
         ):
             return None
-        # The container wrote the file: it may be missing, or hold anything.
+        # The container wrote the file, so it may be missing or invalid.
         lines: list[str] | None = UntrustedPath(run.folders.results, _REQUIREMENTS.pattern).load(
             list[str], _MOST_REQUIRED
         )
@@ -275,7 +275,7 @@ class Bundler:
 
 
 def _check_build_ids(packed: Sequence[PackedInputs]) -> None:
-    """Refuse two profiles of one build id: a build from the bundle could not name one of them."""
+    """Refuse two profiles with the same build id: a build from the bundle could not choose between them."""
     files: dict[str, str] = {}
     for inputs in packed:
         build_id, file = inputs.prepared.plan.build_id, inputs.prepared.file
@@ -294,7 +294,7 @@ def _is_bundle(file: BinaryIO) -> bool:
 
 
 def _with_output(run: BuildRun, spec: ContainerSpec, name: str) -> ContainerSpec:
-    """Return the same container with another output base, a folder of that name."""
+    """Return the same container with another output base: an empty folder with this name."""
     output = run.folders.container_folder(name).make()
     mounts = (
         replace(mount, source=output.mount_source) if mount.target == OUTPUT else mount for mount in spec.mounts

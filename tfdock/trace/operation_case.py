@@ -17,24 +17,24 @@ from tfdock.knowledge import loader
 from tfdock.trace.script_places import Script
 from tfdock.trace.trace_facts import TracedOperation
 
-LONGEST = "longest"  #: The name of the longest operation that a script can make.
-_CALL = "StatefulPartitionedCall/"  #: A function's call; it precedes the names of the function's parts.
-_FUSED = "Fused"  #: In the type of an operation that TensorFlow puts together from several; their program is known.
+LONGEST = "longest"  #: The name that stands for the longest operation that a script can make.
+_CALL = "StatefulPartitionedCall/"  #: The call of a function: the prefix of the names of all nodes in the function.
+_FUSED = "Fused"  #: Part of the types of operations that TensorFlow fuses from several; their program is known.
 _MOST_JSON = 1 << 20
-_SMALL = 64  #: Numbers in an input that steers the operation; the values of larger inputs are data.
+_SMALL = 64  #: The most numbers in an input that controls the operation; larger inputs are data.
 #: Inputs that a program cannot invent.
 _UNMADE = ("resource", "variant", "string")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationCase:
-    """An operation as a separate program."""
+    """An operation that was written as a separate program."""
 
-    program: str  #: The file: `python case.py` times it.
+    program: str  #: The program's file: `python case.py` times the operation.
     type: str  #: The operation's type, as in the trace.
-    node: str  #: Its node; empty for an eager call.
-    seconds: float  #: The time of a call in the program, the median.
-    traced_seconds: float  #: The time of a call in the trace, the mean.
+    node: str  #: The operation's node; empty for an eager call.
+    seconds: float  #: The median time of a call in the program.
+    traced_seconds: float  #: The mean time of a call in the trace.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +54,9 @@ _Timed = TypedDict("_Timed", {"seconds": Annotated[float, below(1 << 20)]})
 
 
 def chosen(operations: Sequence[TracedOperation], name: str) -> TracedOperation:
-    """Return the longest operation of that node or type, or of all. Raises ProfileError for an unknown name."""
+    """Return the longest operation with this node or type, or of all. Raises ProfileError for an unknown name."""
     names = (name, f"{_CALL}{name}")
-    if name == LONGEST:  # other types with an underscore are TensorFlow's own: no script can make them
+    if name == LONGEST:  # no script can make TensorFlow's own types with `_`, except fused types
         fitting = (one for one in operations if not one.type.startswith("_") or _FUSED in one.type)
     else:
         fitting = (one for one in operations if one.node in names or one.type == name)
@@ -103,7 +103,7 @@ def write_case(script: Script, operation: TracedOperation, folder: Path) -> Oper
 
 
 def _leaves(operation: TracedOperation, leaves: Sequence[_Leaf]) -> Iterator[dict[str, Any]]:
-    """Yield the inputs with whole shapes: those of the trace, where the graph leaves a size open."""
+    """Yield the inputs with complete shapes: from the trace if the graph leaves a size open."""
     traced = [_shape(text) for text in operation.inputs.strip("()").split(";")]
     for place, leaf in enumerate(leaves):
         shape = leaf.shape
@@ -122,7 +122,7 @@ def _leaves(operation: TracedOperation, leaves: Sequence[_Leaf]) -> Iterator[dic
 
 
 def _shape(text: str) -> list[int | None] | None:
-    """Return the sizes in `float[8,64]`; None for a text without."""
+    """Return the sizes in a text such as `float[8,64]`; None for a text without sizes."""
     sizes = re.fullmatch(r"\w+\[((?:\d+(?:,\d+)*)?)\]", text)
     return [int(size) for size in sizes[1].split(",") if size] if sizes else None
 

@@ -1,4 +1,4 @@
-"""What a recording leaves: the report on the script, and TensorFlow's profile."""
+"""Read the results of a recording: the report on the script, and TensorFlow's profile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfdock.errors import ProfileError
 from tfdock.host.foreign_json import Line
 from tfdock.host.untrusted_folders import UntrustedPath
 
-#: What the profiler of TensorFlow 2 writes, and what `dockerfiles/trace/capture.py` writes of a session of 1.x.
+#: Name endings of TensorFlow 2's profiles, and of what `dockerfiles/trace/capture.py` writes of a session of 1.x.
 _ENDINGS = (".xplane.pb", SESSION := "session.trace.json")
 
 
@@ -18,11 +18,11 @@ _ENDINGS = (".xplane.pb", SESSION := "session.trace.json")
 class Captured:
     """The report of `dockerfiles/trace/capture.py` on the script that it ran."""
 
-    tensorflow: Line  #: The version.
-    steps: int  #: Steps in the profile.
-    left_out: int  #: Steps before and after the recorded steps.
+    tensorflow: Line  #: The version of TensorFlow.
+    steps: int  #: The number of steps in the profile.
+    left_out: int  #: The number of steps before and after the recorded steps.
     calls: Mapping[Line, int]  #: Functions whose calls were the steps -> number of calls.
-    own_steps: bool  #: The script marks steps itself, as Keras 2 does.
+    own_steps: bool  #: Whether the script marks steps itself, as Keras 2 does.
     own_profile: Line | None  #: The folder of a profile that the script made itself.
 
 
@@ -36,7 +36,7 @@ def check_script(words: Sequence[str]) -> None:
 
 
 def profile_in(*places: Path) -> UntrustedPath:
-    """Return the newest profile of the first place that has one, a folder or a file. Raises ProfileError for none."""
+    """Return the newest profile of the first place (folder or file) that has one. Raises ProfileError for none."""
     for place in (place.resolve() for place in places):
         root = UntrustedPath(place.parent, place.name)
         if place.is_file() and place.name.endswith(_ENDINGS):
@@ -45,7 +45,7 @@ def profile_in(*places: Path) -> UntrustedPath:
             message = f"{place} is not a profile, whose name ends with `{_ENDINGS[0]}`"
             fix = f"give the Python of the script first: `tfdock trace .venv {place.name}`"
             raise ProfileError.of("trace-missing", message, fix)
-        # A session that is thrown away leaves an empty file. `/` has no name, and no profile.
+        # A discarded profiler session leaves an empty file. `/` has no name, and is not searched.
         found = (file for file in root.walk() if file.is_plain and file.status.st_size) if place.name else ()
         if files := [file for file in found if file.name.endswith(_ENDINGS)]:
             return root / max(files, key=lambda file: (file.status.st_mtime_ns, file.name)).name

@@ -33,9 +33,9 @@ def source_files(tree: Path) -> list[UntrustedPath]:
 
 
 def registrations(files: Iterable[UntrustedPath], types: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Return where operations of these types and their kernels are registered: type -> `file:line`, once a file.
+    """Return where operations of these types and their kernels are registered: type -> `file:line`.
 
-    Names that macros build are not found.
+    Only the first line in each file is listed. Names that macros build are not found.
     """
     names = "|".join(map(re.escape, types))
     # `REGISTER_OP("MatMul")`, `REGISTER6(BinaryOp, CPU, "AddV2", …)`, and `Name("MatMul")` in a macro of many lines.

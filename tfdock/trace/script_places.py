@@ -1,7 +1,7 @@
 """Where a traced script runs: with a Python of this machine, or with a wheel in a container.
 
-`run` runs it under a program, which gets the request and leaves its files in the folder, and returns the exit status,
-below 0 the number of the signal that ended it. `time_case` returns the last line that a program prints.
+`run` runs the script under a program that gets the request and writes its files into the folder. It returns the exit
+status; below 0, the number of the signal that ended the script. `time_case` returns a program's last printed line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tfdock.types import ExpectedFiles
 from tfdock.verify.trial_container import HERE, read_only_mount
 from tfdock.verify.wheel_in_container import MADE, WheelInContainer
 
-#: Results of a container that ends with an error are not used, and a trace is kept however its script ends.
+#: Hide the script's exit status: results of a failed container are not used, but every trace must be kept.
 _KEEP_STATUS = f'status=0; "$@" || status=$?; echo "$status" > {MADE}/status'
 _CASE_SECONDS = 300.0
 _RESULTS = (
@@ -38,7 +38,7 @@ _RESULTS = (
 
 
 def script_folder(words: Sequence[str]) -> Path:
-    """Return the folder that a container sees: the script's, or with `-m` the current one.
+    """Return the folder that a container sees: the script's folder, or with `-m` the current folder.
 
     Raises EngineError (`mount-refused`) for a folder through which a container would reach programs of this machine.
     """
@@ -46,7 +46,7 @@ def script_folder(words: Sequence[str]) -> Path:
     why = "your home folder lies in it" if Path.home().resolve().is_relative_to(found) else ""
     if not why:
         files = UntrustedPath(found.parent, found.name).walk()
-        # A program listens behind a socket, perhaps the engine. Read-only mounts do not hinder a connection.
+        # A program, perhaps the engine, listens at a socket. A read-only mount does not prevent a connection.
         kinds = stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK
         strange = (file.name for file in files if not any(kind(file.status.st_mode) for kind in kinds))
         why = next((f"{name} is a socket, pipe or device" for name in strange), "")
@@ -60,7 +60,7 @@ def script_folder(words: Sequence[str]) -> Path:
 class PythonPlace:
     """A Python of this machine. The script has the caller's folder and environment.
 
-    Ctrl-C reaches the script and the caller, SIGTERM is passed on; a second signal, or some seconds, kill the script.
+    Ctrl-C reaches the script and the caller; SIGTERM is passed on. A second signal, or some seconds, kill the script.
     """
 
     python: Path
@@ -68,7 +68,7 @@ class PythonPlace:
     stdout: int | None = None  #: A file descriptor for the script's output; None for the caller's own output.
 
     def run(self, words: Sequence[str], program: str, request: Mapping[str, object], folder: Path) -> int:
-        """Run a script; raises Interrupted."""
+        """Run a script; return its exit status. Raises Interrupted."""
         asked = json.dumps({**request, "folder": str(folder.absolute())})
         with self.stoppable() as stop:
             process = subprocess.Popen([str(self.python), "-c", program, asked, *words], stdout=self.stdout)
@@ -87,18 +87,18 @@ class ContainerPlace:
     wheel: WheelInContainer
     folder: Path
     show: Callable[[str], object]
-    python: None = None  #: Its paths name nothing on this machine.
+    python: None = None  #: The paths of the wheel's Python mean nothing on this machine.
 
     def feed(self, data: bytes) -> None:
-        """Read some bytes of output: each line of it comes to `shown_line` too."""
+        """Ignore the bytes of the output: each line also comes to `shown_line`."""
 
     def shown_line(self, line: str) -> str:
-        """Show a line, which no display of progress shows again."""
+        """Show a line; return an empty text, so that the display of progress does not show it again."""
         self.show(line)
         return ""
 
     def run(self, words: Sequence[str], program: str, request: Mapping[str, object], folder: Path) -> int:
-        """Run a script. The working folder is the script's, with `-m` the caller's, and read-only."""
+        """Run a script in its folder, or with `-m` in the caller's, which is read-only; return the exit status."""
         words = [words[0] if words[0] == "-m" else Path(words[0]).name, *words[1:]]
         asked = json.dumps({**request, "folder": MADE})
         kept = self.wheel.run(
@@ -111,7 +111,7 @@ class ContainerPlace:
         status: int | None = UntrustedPath(kept, "status").load(int, 100)
         make_folder(folder)
         shutil.copytree(kept, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("status"))
-        # As a shell has it: of a program that a signal ended, 128 and the signal's number.
+        # The shell reports a program that a signal ended as 128 plus the signal's number.
         return 1 if status is None else 128 - status if status > 128 else status
 
     def time_case(self, program: Path) -> str:

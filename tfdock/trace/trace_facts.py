@@ -1,8 +1,8 @@
 """Compute the figures that show why a program is slow, from xprof's tables and the events of its trace. Pure.
 
-xprof measures steps, the wait for input, what a GPU does, and memory. It says nothing of tracing, of compilation on a
-CPU, of float64, nor of operations that run one by one: these are read from the events. A share of a time is
-between 0 and 1.
+xprof measures steps, the wait for input, GPU work and memory. It does not report tracing, compilation on a CPU,
+float64, or operations that run one by one: these facts come from the events.
+A share of a time is between 0 and 1.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Annotated, Any, TypedDict
 
 from tfdock.host.foreign_json import Line, Malformed, matching, parse
 
-#: A step that `dockerfiles/trace/capture.py` marks.
+#: The name of a step that `dockerfiles/trace/capture.py` marks.
 _OWN_MARK = "tfdock_step"
 _BUILDING = "tf.function-graph_building"
 _EAGER, _FUNCTION, _STAGE = "EagerLocalExecute: ", "__inference", "Iterator::"
 #: Parts of the names of events in which XLA compiles: 2.18 and 2.21 on a CPU, and on a GPU. 2.15 has none on a CPU.
 _COMPILING = ("_XlaCompile", "CpuCompiler::", "GpuCompiler::", "JitCompiler::Compile", "RunBackend")
-#: Types of operations that compute nothing: they pass values, or wait.
+#: Types of operations that compute nothing: they pass values or wait.
 _IDLE = frozenset({
     "_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv", "IteratorGetNext", "IteratorGetNextSync",
     "OptionalGetValue", "OptionalFromValue", "IteratorGetNextAsOptional", "PyFunc", "EagerPyFunc", "PyFuncStateless",
@@ -41,13 +41,13 @@ _PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless", "Generator")
 class TracedOperation:
     """An operation: a node of a graph, or all eager calls of a type."""
 
-    type: str  #: Its type, such as `MatMul`.
+    type: str  #: The operation's type, such as `MatMul`.
     node: str  #: The node's name; empty for eager calls.
     on: str  #: `Host` or `Device`.
     calls: int  #: How often it ran.
-    seconds: float  #: Total time, without called operations; for eager calls, with the cost in Python.
-    share: float  #: The share of the time of all operations there.
-    inputs: str  #: Types and shapes of its inputs, such as `(float[8,64];int32[2])`; empty if not known.
+    seconds: float  #: Total time without the operations that it calls; for eager calls, with the cost in Python.
+    share: float  #: The share in the time of all operations on the host or device.
+    inputs: str  #: Types and shapes of the inputs, such as `(float[8,64];int32[2])`; empty if not known.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +57,20 @@ class TracedKernel:
     name: str  #: The name that the driver uses.
     operation: str  #: The operation that launched it.
     calls: int  #: How often it ran.
-    seconds: float  #: In all.
-    registers: int  #: Registers of a thread.
-    shared_bytes: int  #: Shared memory of a block.
-    occupancy: float  #: The share of a multiprocessor's warps.
-    tensor_cores: bool  #: It uses them.
+    seconds: float  #: Total time.
+    registers: int  #: Registers for each thread.
+    shared_bytes: int  #: Shared memory for each block.
+    occupancy: float  #: The share of a multiprocessor's warps that are in use.
+    tensor_cores: bool  #: Whether the kernel uses tensor cores.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputStage:
     """A stage of the input pipeline."""
 
-    stage: str  #: Its name, without the stages that it feeds: `ParallelMapV2`.
+    stage: str  #: The stage's name, without the stages that it feeds: `ParallelMapV2`.
     calls: int  #: How often it ran.
-    seconds: float  #: Total time, without the stages that feed it on the same thread.
+    seconds: float  #: Total time without the stages that feed this stage on the same thread.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +78,12 @@ class TraceFacts:
     """The facts of a trace. None: not known."""
 
     steps: int  #: Marked steps; 0 if the program marks no steps.
-    step_seconds: float | None  #: The mean step.
-    shortest_seconds: float | None  #: The shortest step.
-    longest_seconds: float | None  #: The longest step.
+    step_seconds: float | None  #: The mean duration of a step.
+    shortest_seconds: float | None  #: The duration of the shortest step.
+    longest_seconds: float | None  #: The duration of the longest step.
     input_share: float | None  #: The part of a step that waits for input.
     input_stage: str  #: The slowest stage of the input pipeline; for a session, the operation that waits for input.
-    python_input: bool  #: A stage of the input pipeline runs Python.
+    python_input: bool  #: Whether a stage of the input pipeline runs Python.
     python_share: float  #: The part of the time in which a Python function runs inside a graph.
     operation_share: float | None  #: The part of the time in which at least one operation computes.
     compile_share: float | None  #: The part of the time in which XLA compiles.
@@ -95,15 +95,15 @@ class TraceFacts:
     traced_functions: str  #: The functions that were traced.
     double_share: float | None  #: The share of operations with float64 inputs in the time of graph operations.
     eager_calls: int  #: Operations that Python called one by one.
-    eager_per_step: float  #: The same, per step; all of them in a program without steps.
-    eager_share: float  #: The part of the time in which such an operation runs.
+    eager_per_step: float  #: Eager calls per step; all eager calls in a program without steps.
+    eager_share: float  #: The part of the time in which an eager operation runs.
     node_share: float  #: The share of the longest node in the time of graph operations.
-    node: str  #: That node, with its type.
+    node: str  #: The longest node, with its type.
     operations: Sequence[TracedOperation]  #: All operations, longest first.
-    stages: Sequence[InputStage]  #: The input pipeline, longest first.
+    stages: Sequence[InputStage]  #: The stages of the input pipeline, longest first.
     kernels: Sequence[TracedKernel]  #: Kernels of a GPU, longest first.
     memory: Mapping[str, int]  #: Allocator -> the most bytes that were in use.
-    has_shapes: bool  #: Graph operations list their inputs, or there are no graph operations.
+    has_shapes: bool  #: Whether graph operations list their inputs; also true without graph operations.
 
     @property
     def parts(self) -> dict[str, float]:
@@ -150,7 +150,7 @@ class _Event:
 
     @property
     def is_xla(self) -> bool:
-        """Whether it is the call of a function that XLA has compiled, or compiles during the call."""
+        """Whether the event is the call of a function that XLA has compiled, or compiles during the call."""
         return self.arg("long_name").rpartition(":")[2].startswith(_FUNCTION)
 
     @property
@@ -164,7 +164,7 @@ class _Trace:
 
 
 def facts_of(tables: Mapping[str, bytes]) -> TraceFacts:
-    """Return the facts of xprof's answers, by the names of its tools. Raises Malformed."""
+    """Return the facts in xprof's answers; `tables` has each answer by the name of its tool. Raises Malformed."""
     events, processes = _events(tables["trace_viewer"])
     marks = _marks(events)
     begin, end = _window(events, marks)
@@ -178,7 +178,7 @@ def facts_of(tables: Mapping[str, bytes]) -> TraceFacts:
     calls = [event for event in events if event.has("tf_function_call")]
     traced = [event for event in calls if event.arg("tf_function_call").startswith("traced")]
     compiling = [event for event in events if any(part in event.name for part in _COMPILING)]
-    # 2.15 reports no XLA compilation on a CPU: it is part of the call's time.
+    # 2.15 does not report XLA compilation on a CPU: it is part of the call's time.
     blind = any(event.arg("tf_function_call").endswith("-xla") for event in calls) and not (
         compiling or devices or any(event.has("hlo_op") for event in events)
     )
@@ -222,14 +222,14 @@ def facts_of(tables: Mapping[str, bytes]) -> TraceFacts:
 
 
 def _events(data: bytes) -> tuple[list[_Event], dict[int, str]]:
-    """Return the events that last, and the processes' names."""
+    """Return the events with a duration, and the processes' names."""
     found: list[_Event] = parse(_Trace, data).traceEvents
     processes = {event.pid: event.arg("name") for event in found if event.name == "process_name"}
     return [event for event in found if event.ph == "X"], processes
 
 
 def _marks(events: Sequence[_Event]) -> list[_Event]:
-    """Return the steps: the script's own marks where it has some, else ours."""
+    """Return the marked steps: the script's own marks if there are any, else those of `capture.py`."""
     marks = [event for event in events if event.arg("step_num") and event.arg("step_name")]
     own = [event for event in marks if not event.name.startswith(_OWN_MARK)]
     return own or marks
@@ -237,13 +237,13 @@ def _marks(events: Sequence[_Event]) -> list[_Event]:
 
 def _window(events: Sequence[_Event], marks: Sequence[_Event]) -> tuple[float, float]:
     """Return the time from the first step to the last; without steps, from the first operation to the last."""
-    # What comes after the last step is the program's end, and would count as Python's time.
+    # Time after the last step belongs to the program's end, and would count as Python's time.
     inside = marks or [event for event in events if event.type] or events
     return (min(event.ts for event in inside), max(event.end for event in inside)) if inside else (0.0, 0.0)
 
 
 def _covered(events: Iterable[_Event]) -> float:
-    """Return the microseconds in which at least one of the events goes on."""
+    """Return the microseconds in which at least one of the events is running."""
     total = until = 0.0
     for begin, end in sorted((event.ts, event.end) for event in events):
         total += max(0.0, end - max(begin, until))
@@ -277,7 +277,7 @@ class _Table:
     p: Mapping[str, Any] | None = None
 
     def named(self) -> Iterator[dict[str, Any]]:
-        """Yield each row's cells by their columns."""
+        """Yield each row's cells by the names of their columns."""
         names = [column["id"] for column in self.cols or ()]
         for row in self.rows or ():
             yield dict(zip(names, (cell.get("v") for cell in row["c"]), strict=False))
@@ -299,7 +299,7 @@ def _number(row: Mapping[str, Any], name: str) -> float:
 
 
 def _steps(data: bytes | None, marks: Sequence[_Event]) -> dict[str, float]:
-    """Return the figures of steps in seconds; none if xprof saw no step. Without xprof, use the marks of steps."""
+    """Return the figures of steps in seconds; empty if xprof saw no step. Without xprof, use the marks of steps."""
     if data is None and marks:
         seconds = [mark.dur / 1e6 for mark in marks]
         figures = {"average": sum(seconds) / len(seconds), "minimum": min(seconds), "maximum": max(seconds)}
@@ -322,7 +322,7 @@ def _input_share(
         return steps["infeed_time_ms_avg"] / steps["steptime_ms_average"]
     if any(event.name.startswith(_STAGE) for event in events):
         return None
-    # Where no input pipeline is seen, only its consumers tell.
+    # Without events of an input pipeline, only the operations that wait for input show the wait.
     return _covered(event for event in graph if event.type in _WAITING) / whole
 
 
@@ -333,12 +333,12 @@ _Key = tuple[str, str, str]
 def _operations(
     tables: Mapping[str, bytes], graph: Sequence[_Event], eager: Sequence[_Event]
 ) -> list[TracedOperation]:
-    """Return the operations, longest first: those of the host by their events, those of a GPU as xprof has them."""
+    """Return the operations, longest first: the host's from the events, a GPU's from xprof's table."""
     measured: dict[_Key, list[float]] = {}
     for event, seconds in _self_times([*graph, *eager]):
         if event.type not in _IDLE:
             measured.setdefault(("Host", event.type, event.node), []).append(seconds)
-    # Of the host xprof counts some twice: each of oneDNN's matrix products has one event a step, and two calls there.
+    # xprof counts some host operations twice: oneDNN's matrix products have one event a step, but two calls.
     counted = {key: (len(found), sum(found)) for key, found in measured.items()}
     counted.update(_device_rows(tables.get("framework_op_stats")))
     whole = {on: sum(counted[key][1] for key in counted if key[0] == on) or 1.0 for on, *_ in counted}
@@ -355,12 +355,12 @@ def _operations(
         )
         for (on, kind, node), (calls, spent) in counted.items()
     ]
-    # A GPU's first: the host waits for them.
+    # The operations of a GPU come first: the host waits for them.
     return sorted(found, key=lambda one: (one.on == "Host", -one.seconds))
 
 
 def _self_times(events: Sequence[_Event]) -> Iterator[tuple[_Event, float]]:
-    """Yield each event with its seconds, without those of the events that it encloses on its thread."""
+    """Yield each event with its seconds, without the seconds of the events that it encloses on its thread."""
     ordered = sorted(events, key=lambda one: (one.pid, one.tid, one.ts, -one.dur))
     own, around = [event.dur for event in ordered], list[int]()
     for place, event in enumerate(ordered):

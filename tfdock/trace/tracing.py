@@ -32,18 +32,18 @@ class FoundCause:
     """A cause that a trace shows."""
 
     cause: str  #: The name of the cause in the table.
-    says: str  #: The observation, with its figures.
+    says: str  #: The observation, with figures.
     advice: str  #: The fix.
-    is_fault: bool  #: Whether something is wrong or in vain; else it only shows the use of the time.
+    is_fault: bool  #: Whether something is wrong or wasted; otherwise the cause only shows how the time is used.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceReport:
-    """What `tfdock trace` found."""
+    """The result of `tfdock trace`."""
 
     profile: str  #: The file that TensorFlow's profiler wrote.
-    timeline: str  #: The same for chrome://tracing and Perfetto.
-    facts: TraceFacts  #: What the profile shows.
+    timeline: str  #: The file with the events for chrome://tracing and Perfetto.
+    facts: TraceFacts  #: The facts in the profile.
     causes: tuple[FoundCause, ...]  #: Why the program is slow; a cause that hides others is first.
     notes: tuple[str, ...]  #: What limits the answer.
     status: int = 0  #: The script's exit status; below 0 the number of the signal that ended it. 0 without a script.
@@ -54,15 +54,15 @@ class TraceReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracer:
-    """Reads profiles. It has the name of a Python with xprof, and the known causes."""
+    """Reads profiles. `xprof` names a Python that has xprof, `rows` are the known causes."""
 
     xprof: str
     rows: Iterable[SlowCause]
 
     def run(self, script: Script, folder: Path, case: str = "") -> TraceReport:
-        """Record a script into a folder, and read it; write the operation `case` as a program, if one is named.
+        """Record a script into a folder, and read the profile. Write the operation `case`, if given, as a program.
 
-        Raises VerificationFailed where nothing was recorded, or the operation cannot be written; Interrupted.
+        Raises VerificationFailed if nothing was recorded, or the operation cannot be written; Interrupted.
         """
         make_folder(folder)
         request = {"skip": script.skip, "steps": script.steps, "seconds": _SECONDS_WITHOUT_STEPS}
@@ -78,10 +78,10 @@ class Tracer:
             raise _nothing(
                 script, f"it has {captured.left_out} steps, which are left out", "`--skip 1`, or more steps"
             )
-        # The script's own profile counts where nothing else was kept.
+        # The script's own profile is used only if no other was kept.
         try:
             found = self.read([folder, *([Path(captured.own_profile)] if captured.own_profile else [])], folder)
-        except ProfileError as error:  # 1.x reports on the calls of sessions alone
+        except ProfileError as error:  # 1.x reports only the calls of sessions
             raise _nothing(
                 script, "it calls no session", "run the step in a session: eager operations of 1.x report nothing"
             ) from error
@@ -92,9 +92,9 @@ class Tracer:
         return replace(found, status=status, script=captured, notes=notes)
 
     def sample(self, server: str, folder: Path, seconds: int) -> TraceReport:
-        """Record for some seconds what a program with a profiler's port does, and read it.
+        """Record for some seconds a program that runs a profiler server, and read the profile.
 
-        Raises VerificationFailed where nothing was recorded.
+        Raises VerificationFailed if nothing was recorded.
         """
         make_folder(folder)
         sample_server(xprof_python(self.xprof), server, folder, seconds)
@@ -103,7 +103,7 @@ class Tracer:
     def show(
         self, found: TraceReport, stoppable: Callable[[], AbstractContextManager[Stop]], ready: Callable[[str], None]
     ) -> None:
-        """Serve xprof's page of a profile until a stop is asked for. Raises VerificationFailed where it cannot."""
+        """Serve xprof's page of a profile until a stop is requested. Raises VerificationFailed if xprof cannot."""
         profile = profile_in(Path(found.profile))
         if profile.name == SESSION:
             message, fix = "xprof shows no session of TensorFlow 1.x", f"open {found.timeline} in chrome://tracing"
@@ -111,12 +111,12 @@ class Tracer:
         serve_page(xprof_python(self.xprof), profile, stoppable, ready)
 
     def read(self, places: Sequence[Path], folder: Path) -> TraceReport:
-        """Read the newest profile of the first place that has one; leave its timeline in the folder.
+        """Read the newest profile of the first place that has one; write its timeline into `folder`.
 
-        Raises ProfileError where there is none, VerificationFailed for a broken one.
+        Raises ProfileError if there is no profile, VerificationFailed for a broken profile.
         """
         profile = profile_in(*places)
-        if profile.name == SESSION:  # its events are all there is
+        if profile.name == SESSION:  # a session has only events
             events = profile.read(_MOST_SESSION)
             tables = {"trace_viewer": events, "timeline": gzip.compress(events, mtime=0)}
         else:

@@ -17,13 +17,13 @@ from tfdock.installed.interpreter import started_python
 from tfdock.knowledge import loader
 
 _SECONDS = 600.0
-_ANSWER_SECONDS = 60.0  #: Extra seconds after the time of a recording.
+_ANSWER_SECONDS = 60.0  #: Extra seconds to wait after the end of a recording.
 _MOST_PROFILE, _MOST_TABLE = 1 << 30, 1 << 28
 _NAME = "host.xplane.pb"
 
 
 def xprof_python(named: str) -> Path:
-    """Return a Python that has xprof, named as for `interpreter_at`. Raises ProfileError otherwise."""
+    """Return the Python that `interpreter_at` finds, which must have xprof. Raises ProfileError otherwise."""
     found = started_python(named)
     if PathFinder.find_spec("xprof", list(found.path)) is None:
         raise ProfileError.of(
@@ -38,14 +38,14 @@ def xprof_python(named: str) -> Path:
 def read_tables(python: Path, profile: UntrustedPath) -> dict[str, bytes]:
     """Return the answers of xprof's tools on a profile: a tool's name -> its answer. Failed tools are left out.
 
-    `trace_viewer` has the events that tell times, `timeline` all of them, compressed.
+    `trace_viewer` has the events from which times are computed, `timeline` has all events, compressed.
 
     Raises VerificationFailed if xprof cannot read the profile, or its output is too large.
     """
     with tempfile.TemporaryDirectory(prefix="tfdock-trace-") as folder:
         place = Path(folder)
         try:
-            # xprof writes beside it, and reads again what lies there.
+            # Use a copy: xprof writes files beside the profile, and would read old ones.
             (place / _NAME).write_bytes(profile.read(_MOST_PROFILE))
             program = loader.templates()["trace/read.py"]
             answer = ask(str(python), "-c", program, str(place / _NAME), folder, folder="/", seconds=_SECONDS)
@@ -68,9 +68,9 @@ def read_tables(python: Path, profile: UntrustedPath) -> dict[str, bytes]:
 
 
 def sample_server(python: Path, server: str, folder: Path, seconds: int) -> None:
-    """Record for some seconds, into a folder, what a program does whose profiler listens at `host:port`.
+    """Record for some seconds, into a folder, a program whose profiler listens at `host:port`.
 
-    Raises VerificationFailed where nobody answers, or nothing runs there.
+    Raises VerificationFailed if no profiler answers, or the program runs no operation.
     """
     words = ["-c", loader.templates()["trace/sample.py"], server, str(folder.absolute()), str(seconds)]
     answer = ask(str(python), *words, folder="/", seconds=seconds + _ANSWER_SECONDS)
@@ -88,19 +88,19 @@ def serve_page(
     stoppable: Callable[[], AbstractContextManager[Stop]],
     ready: Callable[[str], None],
 ) -> None:
-    """Serve xprof's page of a profile until a stop is asked for; `ready` gets its address.
+    """Serve xprof's page of a profile until a stop is requested; `ready` is called with the page's address.
 
-    Raises VerificationFailed where it does not start, or ends by itself.
+    Raises VerificationFailed if the page does not start, or ends by itself.
     """
     with tempfile.TemporaryDirectory(prefix="tfdock-trace-") as folder, stoppable() as stop:
-        # As TensorBoard has it. A copy, for xprof writes beside it.
+        # The folders of TensorBoard. The profile is copied, because xprof writes files beside it.
         place = Path(folder, "plugins/profile", profile.path.parent.name or "profile")
         place.mkdir(parents=True)
         (place / _NAME).write_bytes(profile.read(_MOST_PROFILE))
         address, log = Path(folder, "address"), Path(folder, "log")
         command = [str(python), "-c", loader.templates()["trace/page.py"], folder]
         with log.open("wb") as output:
-            # In our session: who closes the terminal ends the page too.
+            # In the same session, so that closing the terminal also ends the page.
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/")
         stopper = Stopper(stop, gently=process.terminate, by_force=process.kill)
 

@@ -25,7 +25,7 @@ Status = Literal["passed", "failed", "skipped"]
 
 MIB = 1 << 20
 _NO_PROFILE = "no profile to compare with"
-#: The field of the profile for targets of custom accelerators. Their code is not read.
+#: The profile's field for the targets of custom accelerators. tfdock does not read their code.
 _UNREAD_FIELD = "targets"
 _MOST = 4  #: The maximum of listed findings of one kind. The others are only counted.
 
@@ -34,7 +34,7 @@ _MOST = 4  #: The maximum of listed findings of one kind. The others are only co
 class Check:
     """One check of a wheel. Its texts are short."""
 
-    name: str  #: The check.
+    name: str  #: The name of the check.
     status: Status  #: The result of the check.
     expected: str = ""  #: The expected value; may be empty.
     found: str = ""  #: The actual value; may be empty.
@@ -57,8 +57,8 @@ def passed(checks: Iterable[Check]) -> bool:
 class Manylinux:
     """The systems that a wheel's libraries fit, by auditwheel's policies.
 
-    `fits` is the most compatible platform tag that they satisfy: `manylinux_2_17_x86_64`, or `linux_x86_64` if they
-    satisfy no other. `obstacles` maps each tag of the wheel's name that they do not satisfy to the reasons.
+    `fits` is the most compatible platform tag that the libraries satisfy: `manylinux_2_17_x86_64`, or `linux_x86_64`
+    if they satisfy no other. `obstacles` maps each tag in the wheel's name that they do not satisfy to the reasons.
     """
 
     fits: str
@@ -167,7 +167,7 @@ def _name(inspection: Inspection, resolution: Resolution | None) -> Check:
 
 
 def _version(inspection: Inspection, resolution: Resolution | None) -> Check:
-    """Check the release's version, and the local part that tells the wheel from the official one.
+    """Check the release's version, and the local part that distinguishes the wheel from the official wheel.
 
     For a source that is not the release's own tag, only the local part is known before the build.
     """
@@ -175,8 +175,8 @@ def _version(inspection: Inspection, resolution: Resolution | None) -> Check:
     if resolution is None:
         return _skipped("version", _NO_PROFILE, found=found)
     local = f"+{resolution.local_version}" if resolution.local_version else ""
-    # The tag decides the version. What another source calls itself is known only after the build, and the branch of a
-    # fork goes on to the release's later patches.
+    # The release's own tag has the release's version. The version of any other source is known only after the build:
+    # a fork's branch, for example, goes on to later patch releases.
     if resolution.source.official and resolution.source.location == resolution.release.repository:
         expected = normal_version(f"{resolution.version}{local}")
         reason = (
@@ -208,16 +208,16 @@ def _python(inspection: Inspection, resolution: Resolution | None) -> Check:
 def _gpu_code(
     knowledge: KnowledgeBase, inspection: Inspection, resolution: Resolution | None, *, strict: bool
 ) -> Check:
-    """Compare the libraries with the profile, each on its own: a union would hide which library lacks what."""
+    """Compare each library with the profile. A union of all libraries would hide which library lacks a target."""
     holding = [library for library in own_libraries(knowledge, inspection.libraries) if _held_targets(library)]
     found = _union(holding)
     if resolution is None:
         return _skipped("gpu-code", _NO_PROFILE, found=found)
     if not resolution.targets:
-        # Bundled libraries count here: a CPU wheel should have GPU code in none.
+        # Bundled libraries count here: no library in a CPU wheel should have GPU code.
         return _no_gpu_code([library for library in inspection.libraries if _held_targets(library)])
     expected = _format_targets(chain(*_asked_code(resolution)))
-    # Skipped, not passed: nobody has looked.
+    # Skipped, not passed: tfdock has not read this code.
     if resolution.accelerator.target_field == _UNREAD_FIELD:
         reason = f"tfdock cannot read the code of {resolution.accelerator.accelerator}"
         return _skipped("gpu-code", reason, expected=expected, found=found)
@@ -238,12 +238,12 @@ def _union(libraries: Iterable[Library]) -> str:
 
 
 def _asked_code(resolution: Resolution) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the machine code and the PTX that the targets make. `compute_86` makes both, an AMD target no PTX."""
+    """Return the machine code and the PTX of the targets. `compute_86` stands for both; AMD targets have no PTX."""
     return code_of(resolution.targets) if resolution.accelerator.capabilities else (resolution.targets, ())
 
 
 def _held_targets(library: Library) -> frozenset[str]:
-    """Return the targets of a library's kernels. Containers of stubs hold none."""
+    """Return the targets of a library's kernels. Stub containers do not count: they have no kernels."""
     containers = [container for container in library.loadable.containers if not container.stub]
     return frozenset(
         target for container in containers for target in (*container.sass, *container.ptx, *container.amdgpu)
@@ -262,8 +262,8 @@ def _differences(holding: Sequence[Library], resolution: Resolution, *, strict: 
         words += (
             [f"but {_format_targets(extra)}" if missing else f"{_format_targets(extra)} besides"] if extra else []
         )
-        # A target that the library lacks altogether is told above. NCCL's containers, made by the device linker, have
-        # no PTX.
+        # A target that the whole library lacks is reported above. PTX is not compared here: the device linker makes
+        # NCCL's containers, which have none.
         lacking = _incomplete(library, machine_code & held)
         for phrase in ([", ".join(words)] if words else []) + lacking:
             groups.setdefault(phrase, []).append(library.path)
@@ -293,7 +293,7 @@ def _format_targets(targets: Iterable[str]) -> str:
 
 
 def _accelerators(knowledge: KnowledgeBase) -> dict[str, Accelerator]:
-    """Return each component's accelerator. Some share a component, and a check has one name: the first counts."""
+    """Return each component's accelerator. The first counts if several share a component: it gets only one check."""
     accelerators: dict[str, Accelerator] = {}
     for accelerator in knowledge.accelerators.values():
         for component in accelerator.components:
@@ -328,7 +328,7 @@ def _component(
 
 
 def _versions_agree(expected: str, found: str) -> bool:
-    """Return whether two versions agree as far as both are written: 12.5.1 and 12.5, 9.3.0 and 9."""
+    """Return whether two versions agree in the numbers that both state: 12.5.1 and 12.5, 9.3.0 and 9."""
     asked, reported = Version(expected), Version(found)
     return bool(reported.parts) and (asked.matches(reported) or reported.matches(asked))
 
@@ -341,8 +341,8 @@ def compiler_options(
 ) -> tuple[str, ...]:
     """Return the C++ compiler's options of a build, from the environment and flags of its plan or record.
 
-    A configuration has the options in the rows of CPU features. Options for the build's own tools (`--host_copt`) are
-    left out.
+    A `--config` stands for the options in the rows of CPU features that name it. Options for the build's own tools
+    (`--host_copt`) are left out.
     """
     carriers = {row.variable for row in knowledge.variables if "{optimize_flags}" in row.value}
     options = [word for name in sorted(carriers) for word in environment.get(name, "").split()]
@@ -359,7 +359,7 @@ def compiler_options(
 
 
 def _cpu_baseline(knowledge: KnowledgeBase, resolution: Resolution | None, options: Sequence[str] | None) -> Check:
-    """Check the CPUs that the build asked for, if its options are known. No file of a wheel names them."""
+    """Check for which CPUs the wheel was compiled, if the options are known. No file of a wheel names the options."""
     if options is None:
         return _skipped("cpu-baseline", "neither the wheel nor a record states its CPU features")
     found = _cpus(knowledge, options)
@@ -371,15 +371,15 @@ def _cpu_baseline(knowledge: KnowledgeBase, resolution: Resolution | None, optio
 
 
 def _cpus(knowledge: KnowledgeBase, options: Sequence[str]) -> str:
-    """Return `portable`, the further instruction sets, or the CPU of one machine for `native`."""
+    """Return the options that add instruction sets, else `portable`; for `native`, a text that names the CPU."""
     # Check this before the features: `native` means all features of the machine.
     native = sorted({match.group() for option in options if (match := NATIVE.search(option))})
     if native:
         return f"the CPU of the machine that builds (`{' '.join(native)}`)"
     features = {f"-m{row.feature}" for row in knowledge.cpu_features.values()}
-    # `-march=x86-64` asks for nothing more than every such machine has. The kernel writes `x86_64`.
+    # `-march=x86-64` adds nothing: every such machine has these instructions. The kernel spells it `x86_64`.
     baselines = {f"-march={row.machine.replace('_', '-')}" for row in knowledge.images}
-    # Families of options too: compilers know new instruction sets before the rows do.
+    # Match families of options too: compilers support new instruction sets before the rows list them.
     telling = re.compile(r"-m(arch=|cpu=|amx|apx|avx|sse)")
     marked = {option for option in options if option in features or telling.match(option)}
     return " ".join(sorted(marked - baselines)) or "portable"
@@ -392,7 +392,7 @@ def _manylinux(inspection: Inspection, fact: Manylinux | str) -> Check:
     tag = inspection.wheel.platform_tag
     if isinstance(fact, str):
         return _skipped("manylinux", fact, expected=tag)
-    # A name may have several platform tags, and promises each.
+    # A wheel's name may have several platform tags, and must satisfy every one.
     findings = [f"{name}: {_shorten_list(obstacles)}" for name, obstacles in fact.obstacles.items()]
     plain = all(name.startswith("linux_") for name in tag.split("."))
     note = "the tag only fits systems like the build system" if plain else ""
@@ -415,9 +415,9 @@ def _mib(size: int) -> str:
 
 
 def _build_paths(knowledge: KnowledgeBase, inspection: Inspection) -> Check:
-    """Check that no file names a folder of the build, and no library is searched in a folder of the build."""
+    """Check that no file names a folder of the build, and that no library searches a folder fixed by the build."""
     findings = [f"`{trace}` stands in {_list_files(files)}" for trace, files in inspection.traces.items() if files]
-    # CUDA and ROCm have the same folder on every machine, so that a path into it holds elsewhere.
+    # CUDA and ROCm have the same folder on every machine, so a path into this folder is valid on other machines too.
     installed = [row.installed for row in knowledge.accelerators.values() if row.installed]
     groups: dict[str, list[str]] = {}
     for library in inspection.libraries:
@@ -428,7 +428,7 @@ def _build_paths(knowledge: KnowledgeBase, inspection: Inspection) -> Check:
 
 
 def _fixed_places(library: Library, allowed: Callable[[str], bool]) -> list[str]:
-    """Return the entries of a library that name a fixed folder: on other machines they fail."""
+    """Return the search entries of a library that name a fixed folder, which other machines may lack."""
     paths = {"RUNPATH": library.runpath, "RPATH": library.rpath}
     entries = [(kind, path) for kind, entries_of_kind in paths.items() for path in entries_of_kind]
     fixed = [f"{kind} `{path}`" for kind, path in entries if not _relative(path) and not allowed(path)]

@@ -3,9 +3,9 @@
 auditwheel itself unpacks the wheel and reads every library, and the libraries of the machine that it runs on. This
 module compares auditwheel's tables with the facts of `tfdock.wheel`. Four checks of auditwheel are left out, because
 they need the symbols of each library: private symbols of zlib and glibc that a policy forbids; `PyFPE_jbuf`; the
-narrow Unicode of Python 2; a GNU property note that demands more than the machine's first instruction sets. A library
-that is not in the wheel is missing, even if this machine has it: auditwheel would read that library. Wheels for musl
-are not judged.
+narrow Unicode of Python 2; a GNU property note that requires more than the machine's baseline instruction sets. A
+library that is not in the wheel counts as missing, even if this machine has it (auditwheel would read it from the
+machine). Wheels for musl are not judged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NUMBERED = re.compile(r"manylinux_(\d+)_(\d+)_")
 def audit(inspection: Inspection, brought: Collection[str] = ()) -> Manylinux | str:
     """Return the tag that a wheel's libraries satisfy, or the reason why there is no answer.
 
-    `brought` are the libraries in other wheels that this wheel requires.
+    `brought` are the names of libraries that the required other wheels contain.
     """
     tags = inspection.wheel.platform_tag.split(".")
     machine = next(
@@ -45,7 +45,7 @@ def audit(inspection: Inspection, brought: Collection[str] = ()) -> Manylinux | 
         return f"the wheel has no library for {machine}"
     policies = list(WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine)))
     obstacles = {policy.name: _obstacles(policy, libraries, brought) for policy in policies}
-    # Backwards, because the oldest glibc fits most systems.
+    # In reverse order: the policy with the oldest glibc fits the most systems.
     fits = next(policy.name for policy in reversed(policies) if not obstacles[policy.name])
     named = {tag: _promised_policy(tag, policies) for tag in tags}
     unmet = {tag: obstacles[policy.name] for tag, policy in named.items() if policy and obstacles[policy.name]}
@@ -54,7 +54,7 @@ def audit(inspection: Inspection, brought: Collection[str] = ()) -> Manylinux | 
 
 
 def _promised_policy(tag: str, policies: Iterable[Any]) -> Any | None:
-    """Return the policy of a tag: its own, else the policy of the newest glibc that is not newer (PEP 600).
+    """Return a tag's own policy, else the policy of the newest glibc not newer than the tag's glibc (PEP 600).
 
     `policies` begin with the policy that promises nothing, then go from the newest glibc to the oldest.
     """
@@ -62,7 +62,7 @@ def _promised_policy(tag: str, policies: Iterable[Any]) -> Any | None:
     for policy in policies:
         own = _NUMBERED.match(policy.name)
         not_newer = match and own and _numbers(own) <= _numbers(match)
-        # The first that fits is the newest that is not newer: policies come in that order.
+        # The first match is the newest allowed glibc, because the policies go from new to old.
         if tag == policy.name or tag in policy.aliases or not_newer:
             return policy
     return None
@@ -97,9 +97,9 @@ def _format_obstacle(want: str, paths: list[str]) -> str:
 
 
 def _outside(libraries: Iterable[Library], allowed: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Yield (library, needed library) for needs that the policy does not allow and the loader does not find.
+    """Yield (library, needed library) for each need that the policy does not allow and the loader does not find.
 
-    The loader's search begins at libraries that no other library of the wheel needs, as Python begins it.
+    The loader's search begins at libraries that no other library of the wheel needs: Python loads these itself.
     """
     by_path = {library.path: library for library in libraries}
     by_name = {name for library in by_path.values() for name in library.needed}
@@ -109,7 +109,7 @@ def _outside(libraries: Iterable[Library], allowed: frozenset[str]) -> Iterator[
 
 
 def _outside_of(root: Library, by_path: Mapping[str, Library], allowed: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Yield the same for the tree of one library. The libraries below it search its RPATH and RUNPATH as well."""
+    """Yield the same for a library and all that it needs. These search the RPATH and RUNPATH of that library too."""
     seen: set[str] = set()
     todo = [root]
     while todo:

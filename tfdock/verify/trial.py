@@ -56,7 +56,7 @@ from tfdock.wheel.inspection import Inspection
 
 _T = TypeVar("_T")
 
-_LONGEST = 1 << 16  #: Characters of a line that can hold a result.
+_LONGEST = 1 << 16  #: The most characters of a line that can hold a result.
 _OUTCOMES = ("passed", "failed", "skipped")
 _MOST = 1000  #: Most results that are stored: a wheel can print any number of them.
 
@@ -82,29 +82,29 @@ class WheelTrial(TrialContainers):
         self._accelerator = accelerator_of(knowledge, inspection)
 
     def built_in(self) -> ImageInfo | None:
-        """Return the image that compiled the wheel, if it links its accelerator's libraries: a clean image has none.
+        """Return the image that compiled the wheel, if the wheel links its accelerator's libraries.
 
-        None with a bundle, which has the requirements for the profile's image alone.
+        A clean image lacks these. None with a bundle: it has the requirements for the profile's image only.
         """
         name = self._request.built_in if self._linked() and self._environment.given is None else ""
         return self._environment.engine.image(name) if name else None
 
     def checks(self, image: ImageRef | None, built_in: ImageInfo | None) -> tuple[Check, ...]:
-        """Try the wheel, in the image that compiled it if that is given; return the checks.
+        """Try the wheel in the image `built_in` that compiled it, or in `image` if `built_in` is None.
 
-        Raises NetworkError or ProfileError if the trial cannot begin.
+        Return the checks. Raises NetworkError or ProfileError if the trial cannot begin.
         """
         runtime = built_in or self._image(image)
         known = not built_in and image is not None and is_known_runtime(self._knowledge, image)
         return self._in_container(runtime, self._try_wheel, known=known)
 
     def _in_container(self, runtime: ImageInfo, do: Callable[[ImageInfo, Path, GpuAccess], _T], *, known: bool) -> _T:
-        """Do something with a runtime image and the fetched requirements; without a GPU if the engine gives none."""
+        """Call `do` with the runtime image, the fetched requirements, and a GPU if the engine gives one."""
         access = gpu_access(self._accelerator, self._environment.info)
         try:
             dependencies = self._dependencies(runtime, known=known, with_gpu=not access.missing)
         except (NetworkError, ProfileError):
-            # A bundle that was made without a GPU has none of its libraries. The rest of the trial needs none.
+            # A bundle that was made without a GPU has no libraries for GPUs. The rest of the trial needs none.
             if access.missing or self._environment.given is None:
                 raise
             access = GpuAccess(missing="the bundle has no libraries for GPUs")
@@ -112,7 +112,7 @@ class WheelTrial(TrialContainers):
         if not access.missing:
             try:
                 return do(runtime, dependencies, access)
-            # Each is an EngineError, and none of them says anything about GPUs.
+            # These errors are EngineErrors too, but they say nothing about GPUs.
             except (EngineHung, EngineLost, EngineUnavailable):
                 raise
             except EngineError as error:  # the engine has a GPU runtime but no GPU
@@ -120,7 +120,7 @@ class WheelTrial(TrialContainers):
         return do(runtime, dependencies, access)
 
     def _linked(self) -> tuple[str, ...]:
-        """Return the accelerator's libraries that the wheel links; none if the profile names an image of its own."""
+        """Return the accelerator's libraries that the wheel links; none if the profile names a runtime image."""
         asked = self._request.resolution and self._request.resolution.runtime_asked
         return () if asked else linked_to_accelerator(self._knowledge, self._inspection)
 
@@ -143,7 +143,7 @@ class WheelTrial(TrialContainers):
         return self._environment.supervisor.image(reference, "verify", f"runtime image {image}")
 
     def _bundled_image(self, reference: str) -> ImageInfo:
-        """Return the image that the bundle has."""
+        """Return the bundle's image for the reference in a profile."""
         name = (self._environment.given or {}).get(reference)
         info = self._environment.engine.image(name) if name else None
         if info is None:
@@ -157,7 +157,7 @@ class WheelTrial(TrialContainers):
     # --- what it requires ---
 
     def _dependencies(self, image: ImageInfo, *, known: bool, with_gpu: bool) -> Path:
-        """Return a folder with the wheels that this wheel requires. They are fetched once for a list and an image."""
+        """Return a folder with the wheels that this wheel requires. They are fetched once for each list and image."""
         if self._request.dependencies:
             return self._request.dependencies.resolve()
         try:
@@ -202,9 +202,9 @@ class WheelTrial(TrialContainers):
     def _run_tasks(
         self, image: ImageInfo, dependencies: Path, access: GpuAccess, plan: Trial
     ) -> tuple[ContainerState, dict[str, Result]]:
-        """Run a plan's tasks in a container; return how it ended, and the results of the tasks, at least one."""
+        """Run a plan's tasks in a container; return the container's final state, and one or more results."""
         mark = f"tfdock-{secrets.token_hex(8)}"
-        # Two names: the try with a GPU may have left files of its own.
+        # Each try has its own folder: the try with a GPU may have left files.
         work = self._container_folder(self._work if access.missing else f"{self._work}-with-gpu")
         self.installed = Mount(source=work.mount_source, target=f"{HERE}/{self._work}")
         mounts = [
@@ -219,10 +219,10 @@ class WheelTrial(TrialContainers):
         marked = MarkedLines(mark, lambda count: self._progress(count, len(plan.tasks)))
         state = self._run_container(spec, f"trial of {self._wheel.name}", marked)
         results = read_results(plan.tasks, marked.documents)
-        # The script skips it if the image's Python can make no environment.
+        # The script skips `install` if the image's Python cannot create an environment.
         install = results.get("install")
         unfit = install.reason if install and install.outcome == "skipped" else ""
-        # A full disk makes checks fail in many ways. It is looked for before the wheel or the image is blamed.
+        # A full disk makes checks fail in many ways. Look for a full disk before blaming the wheel or the image.
         if not results or unfit or any(result.outcome == "failed" for result in results.values()):
             self._check_disk_space(unfit)
         # A container that was stopped from outside proves nothing.
@@ -261,8 +261,8 @@ class WheelTrial(TrialContainers):
 class MarkedLines:
     """Reads a container's output, and keeps the JSON documents on lines that begin with the mark.
 
-    The mark guards against noise, not against a wheel that lies: the wheel's code can read it. `heard` gets the
-    number of documents after each new one. At most `_MOST` are kept.
+    The mark guards against noise, not against a wheel that lies: the wheel's code can read it. `heard` is
+    called after each new document, with the number of documents. At most `_MOST` are kept.
     """
 
     mark: str
@@ -275,12 +275,12 @@ class MarkedLines:
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._line(line)
-        # A line without an end is cut, not collected.
+        # Of a line that has not ended, only the beginning is kept.
         self._rest = rest[:_LONGEST]
 
     def _line(self, line: bytes) -> None:
         start = f"{self.mark} ".encode()
-        # A wheel can print as much as it likes, and all of this is in memory.
+        # A wheel can print as much as it likes, and all documents are kept in memory.
         if line.startswith(start) and len(self.documents) < _MOST and len(line) < _LONGEST:
             with suppress(Malformed):
                 self.documents.append(parse(Any, line.removeprefix(start)))

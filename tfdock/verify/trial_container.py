@@ -1,4 +1,4 @@
-"""The environment of a trial: its folder, image and wheels, or why it cannot run; and its containers."""
+"""The environment of a trial (folder, engine, settings), its containers, and the errors if it cannot run."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
 MIB, GIB = 1 << 20, 1 << 30
 
-MEMORY = 8 * GIB  #: Bytes: more than an import and a compilation need. A smaller machine gives all its memory.
+MEMORY = 8 * GIB  #: In bytes: more than an import and a compilation need. A smaller machine gives all its memory.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRequest:
-    """What to check. Without a profile there is no `resolution`; `options` are the compiler's, if known.
+    """What to check. `resolution` is None without a profile; `options` are the compiler's, None if unknown.
 
     `run` is empty, or the reason why there is no trial. `dependencies` is a folder of wheels, used without changes.
-    `built_in` is the id of the image that compiled the wheel, if it is here.
+    `built_in` is the id of the image that compiled the wheel; empty if unknown.
     """
 
     resolution: Resolution | None = None
@@ -64,7 +64,7 @@ class TrialRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnvironment:
-    """The place of a trial. `folder` is its own, removed when it ends. `memory` in bytes."""
+    """The place of a trial. `folder` is for this trial alone, and removed when it ends. `memory` is in bytes."""
 
     supervisor: Supervisor
     info: EngineInfo
@@ -100,7 +100,7 @@ def trial_environment(
     wheel: str,
     phase: str = "verify",
 ) -> Iterator[TrialEnvironment]:
-    """Yield an environment for a wheel outside of a build. The journal lists it until its cleanup.
+    """Yield the environment to try a wheel in outside of a build. The journal lists the trial until its cleanup.
 
     `phase` is the name of the phase in events.
     """
@@ -138,14 +138,14 @@ _WHEELS = ExpectedFiles(pattern="wheels/*.whl", most=1_000, size=1 << 36)
 NO_PROGRAM = 127  #: Exit status of a shell that did not find the program.
 _FULL = 32 * MIB
 _STOPPED = (137, 143)  #: Exit statuses after SIGKILL and SIGTERM: an engine that stops sends both.
-#: Variables of the caller's environment with addresses of package indexes. One container gets them; no file does.
+#: The caller's variables with addresses of package indexes. Only one container gets them; no file has them.
 _ADDRESSES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", *proxies.ADDRESSES)
 #: Variables that go with the addresses, and are never secret.
 _BESIDE = ("PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT", *proxies.EXCEPTIONS)
 _PIP_MANNERS = {
-    # A somewhat older wheel, not a new source archive that needs a compiler.
+    # Prefer a somewhat older wheel to a new source archive, which needs a compiler.
     "PIP_PREFER_BINARY": "1",
-    # What has a source archive only is built with tools of its own, and not with those that an image may have.
+    # Build a source archive with the build tools that it names, not with tools that the image may have.
     "PIP_USE_PEP517": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     # The output goes into a log.
@@ -154,7 +154,7 @@ _PIP_MANNERS = {
 
 
 class TrialContainers:
-    """The containers of a trial, for wheels with those tags of Python and ABI (`cp311`, `cp311`)."""
+    """The containers of a trial, for wheels with these tags of Python and ABI (`cp311`, `cp311`)."""
 
     _alternatives: tuple[str, ...] = ()  #: Fixes for a machine that cannot fetch anything.
     #: The fix for a container that needs more memory.
@@ -170,7 +170,7 @@ class TrialContainers:
     ) -> Path:
         """Return the folder with the wheels for these requirements.
 
-        `known`: the knowledge names the image. Any other image gets no login. Raises
+        `known`: whether the knowledge base names the image; other images get no login. Raises
         NetworkError or ProfileError (`dependencies-unavailable`, `runtime-unfit`) if they cannot be fetched.
         """
         folder = self._requirements_folder(image, lines, limits)
@@ -181,12 +181,12 @@ class TrialContainers:
                 raise _login_refused(with_logins)
             hidden = [login for found_logins in secrets.values() for login in found_logins]
             self._fetch(image, lines, limits, folder, hidden)
-        # `cache prune` goes by the time of last use.
+        # `cache prune` removes folders by the time of their last use.
         os.utime(folder)
         return folder
 
     def _requirements_folder(self, image: ImageInfo, lines: Sequence[str], limits: Sequence[str]) -> Path:
-        """Return the folder of the wheels for these requirements. A bundle's wheels serve its own trials only."""
+        """Return the folder of the wheels for these requirements. Trials with a bundle use other folders."""
         environment = self._environment
         return dependencies_folder(environment.settings, image, self._tags[0], lines, limits, of=environment.bundle)
 
@@ -198,9 +198,9 @@ class TrialContainers:
         folder: Path,
         hidden: Sequence[str],
     ) -> None:
-        """Fetch into a folder of the run, and move it when it is complete. The texts in `hidden` are not logged."""
+        """Fetch the wheels into a folder of the run, then move them to `folder`. Texts in `hidden` are not logged."""
         given, made = self._folder("requirements"), self._container_folder("fetched")
-        # Copied out of the container's folder: wheels that a source archive made may be anything.
+        # The wheels are copied out of the container's folder: a source archive's code may have put any file there.
         kept = self._environment.folder / "fetched-wheels"
         for name, lines in (("requirements.txt", requirements), ("constraints.txt", limits)):
             (given / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
@@ -217,14 +217,14 @@ class TrialContainers:
         environment = {name: os.environ[name] for name in (*_ADDRESSES, *_BESIDE) if os.environ.get(name)}
         certificates = os.environ.get("PIP_CERT")
         if certificates and Path(certificates).is_file():
-            # The variable may name a file from the caller's current folder.
+            # The variable may hold a path relative to the caller's current folder.
             mounts.append(read_only_mount(Path(certificates).resolve(), "certificates/ca.pem"))
             environment["PIP_CERT"] = f"{HERE}/certificates/ca.pem"
         # `wheel` and not `download`: a source archive is built into a wheel while there is a network.
-        # `--no-cache-dir`: the container's home is removed, so a cache would only take room twice.
+        # `--no-cache-dir`: the container's home is removed, so a cache would only take space twice.
         words = ["-m", "pip", "wheel", "--no-cache-dir", "--wheel-dir", f"{HERE}/made/wheels"]
         if hidden:
-            # A source archive runs code of whoever the wheel names, beside the login.
+            # Building a source archive would run a stranger's code in the container that has the login.
             words.append("--only-binary=:all:")
         words += [f"--{name}={HERE}/given/{name}s.txt" for name in ("requirement", "constraint")]
         spec = self._spec(
@@ -280,7 +280,7 @@ class TrialContainers:
             environment={"LC_ALL": "C.UTF-8", **environment},
             mounts=tuple(mounts),
             labels={RUN_LABEL: self._environment.supervisor.run_id},
-            # As the caller, who removes what it leaves.
+            # Run as the caller, who later removes the container's files.
             user=caller_user(self._environment.info, os.getuid(), os.getgid()),
             workdir="/",
             network=network,
@@ -299,9 +299,9 @@ class TrialContainers:
     ) -> ContainerState:
         """Run a container to its end, and remove it."""
         supervisor = self._environment.supervisor
-        # The tail of an earlier container would explain the failure of this one.
+        # Otherwise the last lines of an earlier container would explain the failure of this one.
         supervisor.output.clear()
-        # Nothing in it is worth a clean end, and Python loses a SIGINT that comes while it starts (9 of 5,000).
+        # The container has nothing to save, and Python loses a SIGINT that comes while it starts (9 of 5,000).
         state, memory = containers.run(
             supervisor, spec, "verify", title, tap=marked, hidden=hidden, stop_signal="KILL"
         )
@@ -316,9 +316,9 @@ class TrialContainers:
         return state
 
     def _check_disk_space(self, reason: str = "") -> None:
-        """Raise DiskFull if a full disk made the trial fail. `reason` is a script's: it is not in the output."""
+        """Raise DiskFull if a full disk made the trial fail. `reason` is a script's text, not in the output."""
         free = free_disk(self._environment.folder)
-        # The words too: by now the process that filled the disk may have removed its files.
+        # Search the output too: the process that filled the disk may have removed its files by now.
         lines = [*self._environment.supervisor.output.tail, reason]
         if output.speaks_of_full_disk(lines) or (free is not None and free < _FULL):
             raise DiskFull.of(
@@ -351,11 +351,11 @@ def dependencies_folder(
     *,
     of: str = "",
 ) -> Path:
-    """Return the folder of the wheels for these requirements and limits, for that Python of an image.
+    """Return the folder of the wheels for these requirements and limits, for the Python of this tag in an image.
 
     `of` is the bundle that the wheels come from; empty for wheels from a network.
     """
-    # The first part is the version of this key. Image and Python decide which wheels pip takes.
+    # The first part is the version of this key. Image and Python decide which wheels pip selects.
     text = "\n".join(["2", image.id, python_tag, *sorted(lines), "", *limits, *([of] if of else [])])
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     return settings.cache_dir.absolute() / "dependencies" / key
@@ -364,8 +364,8 @@ def dependencies_folder(
 def pip_requirements(texts: Iterable[str], extras: Sequence[str] = ()) -> list[str]:
     """Return the requirements in a wheel's metadata, with those of `extras`, as lines for pip.
 
-    Raises InvalidRequirement for text that is no requirement, and for an address: no wheel's metadata decides where
-    packages are fetched from. A variable is refused too: pip inserts its value, which may be a login.
+    Raises InvalidRequirement for an invalid requirement, and for an address: a wheel's metadata must not decide where
+    packages are fetched from. A variable is refused too: pip would insert its value, which may be a login.
     """
     lines = []
     for text in texts:
@@ -381,7 +381,7 @@ def pip_requirements(texts: Iterable[str], extras: Sequence[str] = ()) -> list[s
             ]
             if not asked_extras:
                 continue
-            requirement.marker = None  # evaluated: pip would say that nobody asked for the extra
+            requirement.marker = None  # evaluated above: pip would ignore the line, as it gets no extra
         # A name in setup.py and the same name written by setuptools into a wheel can differ in spelling.
         requirement.name = canonicalize_name(requirement.name)
         lines.append(str(requirement))
@@ -424,7 +424,7 @@ def describe_end(state: ContainerState, lines: Iterable[str] = ()) -> str:
 
 
 def python_command(tags: tuple[str, str], *words: str) -> tuple[str, ...]:
-    """Return a command for the Python of a wheel's tags (`cp311`, `cp311`), else for any Python of the image."""
+    """Return a command for the Python of a wheel's tags (`cp311`, `cp311`); for any Python if several fit."""
     python_tag, abi_tag = tags
     number = python_tag.removeprefix("cp")
     own, test = "python", ""

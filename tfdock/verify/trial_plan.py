@@ -49,12 +49,12 @@ _NEEDS = {
 }
 _PIP_SECONDS = 1800
 _NO_BUILD_INFO = "the wheel has no `build_info.py` that could be read without running it"
-_MOST = 1000  #: Characters of a script's findings that are shown.
+_MOST = 1000  #: The most characters of a script's findings that are shown.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialTask:
-    """One check: run by a script below `dockerfiles/verify/`, or by pip where there is no script."""
+    """One check: run by a script below `dockerfiles/verify/`, or by pip if `script` is None."""
 
     check: str
     needs: tuple[str, ...]
@@ -65,7 +65,7 @@ class TrialTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The plan of a trial. `facts` are the input of the scripts; `skipped` maps checks to why they are skipped.
+    """The plan of a trial. `facts` are the input of the scripts; `skipped` maps skipped checks to the reason.
 
     `limits` (`protobuf<3.21`) restricted the wheel's requirements when they were fetched.
     """
@@ -144,7 +144,7 @@ def _skip_reason(check: str, probe: Probe | None, *, xla: bool | None, without_g
 def _probe(
     knowledge: KnowledgeBase, inspection: Inspection, accelerator: Accelerator | None, check: str
 ) -> Probe | None:
-    """Return the first row that applies to the wheel."""
+    """Return the first row of this check that applies to the wheel; None if no row does."""
     name = accelerator.accelerator if accelerator else ""
     minor = release_of(inspection)
     rows = (row for row in knowledge.probes if row.check == check and for_release(knowledge, minor, row.releases))
@@ -167,7 +167,7 @@ def _task(check: str, probe: Probe | None) -> TrialTask:
 
 def linked_libraries(inspection: Inspection) -> tuple[str, ...]:
     """Return the names of libraries that the wheel links and does not contain, sorted."""
-    # Others need a library by its SONAME, which can differ from the name of its file.
+    # Libraries refer to a library by its SONAME, which can differ from the name of its file.
     own = {library.path.rpartition("/")[2] for library in inspection.libraries} | {
         library.soname for library in inspection.libraries
     }
@@ -175,7 +175,7 @@ def linked_libraries(inspection: Inspection) -> tuple[str, ...]:
 
 
 def limits_of(knowledge: KnowledgeBase, inspection: Inspection) -> tuple[str, ...]:
-    """Return pip constraints: the newest version of these packages breaks the wheel, and it states no limit."""
+    """Return pip constraints for packages whose newest version breaks the wheel, which states no limit."""
     return limits_for(knowledge, release_of(inspection))
 
 
@@ -186,7 +186,7 @@ def limits_for(knowledge: KnowledgeBase, minor: str) -> tuple[str, ...]:
 
 
 def linked_to_accelerator(knowledge: KnowledgeBase, inspection: Inspection) -> tuple[str, ...]:
-    """Return the accelerator's libraries that the wheel links. Without all of them, TensorFlow cannot be imported."""
+    """Return the accelerator's libraries that the wheel links. If one is missing, TensorFlow cannot be imported."""
     accelerator = accelerator_of(knowledge, inspection)
     name = accelerator.accelerator if accelerator else ""
     stems = {_stem(row.library) for row in knowledge.runtime_libraries if row.accelerator == name}
@@ -199,10 +199,10 @@ def is_known_runtime(knowledge: KnowledgeBase, image: ImageRef) -> bool:
 
 
 def clean_runtime(knowledge: KnowledgeBase, wheels: Sequence[Inspection]) -> RuntimeRow | None:
-    """Return the known image with a Python that all these wheels are for; None if there is none."""
+    """Return the known image whose Python all these wheels support; None if there is none."""
     tags = [(one.wheel.python_tag, one.wheel.abi_tag) for one in wheels]
     rows = [row for python, row in knowledge.runtimes.items() if all(runs_on_python(*tag, python) for tag in tags)]
-    # The newest: the Python that most people have, if the wheels are for several.
+    # If several Pythons fit, take the newest, which most people have.
     return rows[-1] if rows else None
 
 
@@ -218,7 +218,7 @@ def judge_results(
 ) -> tuple[Check, ...]:
     """Return the checks, in order. `unfinished` says how the container ended: the reason of a missing result.
 
-    The first check without a result has failed: the wheel's own code was running.
+    The first check without a result counts as failed: the wheel's code was running when the container ended.
     """
     checks = []
     missing = False
@@ -274,7 +274,7 @@ def _judge_check(case: _Case) -> Check:
         return case.ended(result.outcome, result.expected, result.found, result.reason)
     try:
         return judge(case)
-    # The result is the wheel's word, and may have any shape.
+    # The wheel's own code reported the result, which may have any shape.
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
         return case.check(False, result.expected, result.found, "its script reported invalid results")
 
@@ -295,22 +295,22 @@ def _install(case: _Case) -> Check:
 
 
 def _import(case: _Case) -> Check:
-    """Compare the package's version with the metadata's, which may be longer: `+cuda12.5.sm86`, `.post1`."""
+    """Compare the package's version with the version in the metadata, which may add `+cuda12.5.sm86` or `.post1`."""
     found: Any = case.result.found
     version, git = str(found["version"]), str(found["git"])
     expected, reported = normal_version(case.inspection.metadata.version), normal_version(version)
-    # Three numbers at least: `2.1` would be the beginning of every 2.1.x.
+    # Three numbers at least: `2.1` would match every 2.1.x.
     ok = expected == reported or (reported.count(".") > 1 and expected.startswith((f"{reported}.", f"{reported}+")))
     return case.check(ok, expected, f"{version} ({git})", "" if ok else "the package states another version")
 
 
 def _build_info(case: _Case) -> Check:
-    """Compare the function's answer with the file."""
+    """Compare the answer of TensorFlow's build-info function with the wheel's `build_info.py`."""
     found: Any = dict(case.result.found)  # type: ignore[call-overload]
     if case.inspection.build_info is None:
         return case.skipped(_format_entries(found), _NO_BUILD_INFO)
     expected = dict(case.inspection.build_info)
-    # Only what differs is shown: a wheel chooses how many entries there are.
+    # Only the differences are shown: a wheel can have any number of entries.
     names = [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
     differ = ", ".join(f"`{name}`" for name in names)
     reason = f"its values at run time differ from its file: {differ}" if names else ""
@@ -334,7 +334,7 @@ def _libraries(case: _Case) -> Check:
     linked = [name for name in linked_libraries(case.inspection) if not there.get(name)]
     rows = opened_libraries(case.knowledge, case.inspection, with_driver=_with_gpu(case.plan))
     opened = [row for row in rows if not there.get(row.library)]
-    # Without a GPU TensorFlow warns of these libraries, and works.
+    # Without a GPU, TensorFlow only warns that these libraries are missing, and works.
     needed = [row for row in opened if row.use is None] if _with_gpu(case.plan) else []
     offered = [row for row in opened if row not in needed]
     count = sum(there.values())
@@ -355,7 +355,7 @@ def _with_gpu(plan: Trial) -> bool:
 
 
 def _name_packages(case: _Case, rows: Sequence[RuntimeLibrary]) -> str:
-    """Return `libcudart.so.12 (nvidia-cuda-runtime-cu12)`, and the use of libraries that a GPU can do without."""
+    """Return `libcudart.so.12 (nvidia-cuda-runtime-cu12)` for each; for an optional library also its use."""
     words = []
     for row in rows:
         notes = list(filter(None, [package_of(case.knowledge, case.inspection, row)]))
@@ -368,7 +368,7 @@ def _name_packages(case: _Case, rows: Sequence[RuntimeLibrary]) -> str:
 
 
 def _gpus(result: Result) -> list[tuple[str, str]]:
-    """Return name and capability of each GPU that TensorFlow uses."""
+    """Return the name and capability of each GPU that TensorFlow uses."""
     gpus: Any = result.found
     return [(str(gpu["name"]), str(gpu["capability"])) for gpu in gpus]
 
@@ -389,7 +389,7 @@ def _gpu_native(case: _Case) -> Check:
     wants = "a result from the GPU without the driver's compiler"
     if case.result.outcome == "passed":
         return case.check(True, wants, "machine code")
-    (_, capability), *_ = _gpus(case.results["gpu-devices"])  # the script runs on the first
+    (_, capability), *_ = _gpus(case.results["gpu-devices"])  # the script uses the first GPU
     code = merged(library.loadable for library in own_libraries(case.knowledge, case.inspection.libraries))
     # PTX needs the driver's compiler, which this check switches off.
     if capability and not runs(Capability.of_gpu(capability), code.sass, code.ptx).starts_at_once:
@@ -422,7 +422,7 @@ _JUDGES: Mapping[str, Callable[[_Case], Check]] = {
     "gpu-native": _gpu_native,
     "gpu-driver": _gpu_driver,
 }
-_READS_FAILURES = ("gpu-native",)  #: Checks whose result counts even if their script failed.
+_READS_FAILURES = ("gpu-native",)  #: Checks whose failed results are judged too.
 
 
 def read_results(tasks: Iterable[TrialTask], documents: Iterable[object]) -> dict[str, Result]:

@@ -1,8 +1,8 @@
 """Verify a finished wheel: static checks against a profile, then a trial in a container without network.
 
 The container has the runtime image, the wheel, and a folder of the wheels it requires, which another container with a
-network has fetched before. What runs in there is the wheel's own code: it can spoil nothing but its own result, and
-it can lie about that result. The static checks take nothing from the container: the file is read on this side.
+network has fetched before. The wheel's own code runs there: it can spoil only its own result, and it can lie about
+this result. The static checks use nothing from the container: tfdock reads the wheel's file outside of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tfdock.wheel.wheel_file import inspected
 class Verification:
     """The checks in order, the GPU code of TensorFlow's own libraries, and the image of the trial.
 
-    `impossible` says why a trial that was asked for could not begin, `unsearched` is the result of
+    `impossible` says why a requested trial could not begin, `unsearched` is the result of
     `unsearched_folders`.
     """
 
@@ -53,7 +53,7 @@ class Verification:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The verification as build records have it."""
+        """The verification in the form of build records."""
         code = self.gpu_code
         return {
             "checks": [asdict(check) for check in self.checks],
@@ -65,7 +65,7 @@ class Verification:
 def verify_build(
     environment: TrialEnvironment, knowledge: KnowledgeBase, plan: BuildPlan, wheel: Path, image: str
 ) -> Verification:
-    """Check a wheel that a plan's build has made in an image (its id), against the plan's own profile."""
+    """Check a wheel against the profile of the plan that built it. `image` is the id of the compile image."""
     resolution = plan.resolution
     request = TrialRequest(
         resolution=resolution,
@@ -94,7 +94,7 @@ def verify_wheel(
     Raises the engine's errors if the engine is lost, Interrupted, TimeLimit, OutOfMemory and DiskFull. The reason why
     a trial could not begin is in the result instead.
     """
-    # Here, not above: a build loads this module at its start, and auditwheel's policies take a fifth of a second.
+    # Imported here: a build loads this module at its start, and auditwheel's policies take 0.2 s to load.
     from tfdock.verify.manylinux import audit
 
     static = statics.static_checks(
@@ -110,7 +110,7 @@ def verify_wheel(
         gpu_code=merged(library.loadable for library in own_libraries(knowledge, inspection.libraries)),
         unsearched=unsearched_folders(knowledge, inspection),
     )
-    # The static checks stand by themselves, and need no engine.
+    # The static checks need no engine.
     if request.run or environment is None:
         return verification
     clean = clean_runtime(knowledge, [inspection])
@@ -132,7 +132,7 @@ def verify_wheel(
 
 def unsound_wheel(knowledge: KnowledgeBase, error: WheelRefused) -> Verification:
     """Return the verification of a file that `inspected` refuses. Raises the error if the file could not be read."""
-    # Without it the file could not be read, and the wheel is not to blame.
+    # Without a WheelError as cause, the file could not be read, and the wheel is not to blame.
     if not isinstance(error.__cause__, WheelError):
         raise error
     checks = statics.unsound_checks(knowledge, error.__cause__)
@@ -151,7 +151,7 @@ def refusal(verifications: Sequence[Verification], kept: Sequence[Path]) -> Veri
 
 
 def combined_document(verifications: Sequence[Verification]) -> dict[str, Any]:
-    """Return the verification of a build's wheels as its record has it. Few builds make more than one wheel."""
+    """Return the verification of a build's wheels for its record. Few builds make more than one wheel."""
     documents = [verification.document for verification in verifications]
     first = documents[0]
     return {**first, "checks": [check for document in documents for check in document["checks"]]}

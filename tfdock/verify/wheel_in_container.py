@@ -30,10 +30,10 @@ class WheelInContainer(WheelTrial):
     _more_memory = "install the wheel in an environment, and name that environment: there tfdock sets no limit"
 
     def install(self, folder: str, others: Sequence[Inspection], *, with_gpu: bool) -> None:
-        """Install it in the clean image that fits it and the `others`; with a GPU only if the engine gives one.
+        """Install the wheel in the clean image that fits it and the `others`; `with_gpu`: with a GPU if possible.
 
-        The container may have several wheels, each in its own `folder`.
-        Raises NetworkError, ProfileError, or VerificationFailed if pip refuses it.
+        The container may have several wheels, each in another `folder`.
+        Raises NetworkError, ProfileError, or VerificationFailed if the installation fails.
         """
         self._work = folder
         if not with_gpu:
@@ -62,7 +62,7 @@ class WheelInContainer(WheelTrial):
 
     @property
     def python(self) -> Path:
-        """The Python of its environment, in the container."""
+        """The path, in the container, of the Python of the wheel's environment."""
         return Path(self.installed.target, "environment/bin/python")
 
     def run(

@@ -7,9 +7,9 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 
-#: The second in releases 1.15 to 2.1.
+#: The paths of the file in a wheel; releases 1.15 to 2.1 use the second.
 PATHS = ("tensorflow/python/platform/build_info.py", "tensorflow_core/python/platform/build_info.py")
-# The file is a stranger's. Parsing a megabyte of Python would cost time and memory for nothing.
+# A stranger may have written the file: parsing a megabyte of Python would waste time and memory.
 MOST_BYTES = 64 << 10
 _INCLUDED = "tensorflow/include/third_party/gpus/cuda/"
 #: Headers that name the CUDA of the compilation, the most exact header first.
@@ -24,15 +24,15 @@ _MAPPINGS = {"dict", "OrderedDict"}
 def build_info(source: bytes) -> Mapping[str, object] | None:
     """Return the file's entries: `cuda_version`, `is_cuda_build`, …; None if it is not Python or has no constant.
 
-    From 2.3 on the file assigns a mapping to `build_info`, before that it has one variable for each entry. Only
-    constants and lists of them are read; nothing is evaluated.
+    From release 2.3 on, the file assigns a mapping to `build_info`; older files have one variable for each entry.
+    Only constants and lists of constants are read; nothing is evaluated.
     """
     try:
         with warnings.catch_warnings():
             # Ignore warnings about untrusted code: `1if x` would print one on standard error.
             warnings.simplefilter("ignore")
             tree = ast.parse(source)
-    # NUL bytes give a ValueError, deep nesting the last two.
+    # NUL bytes raise a ValueError; deep nesting raises one of the last two.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     entries: dict[str, object] = {}
@@ -57,7 +57,7 @@ def cuda_version(header: bytes) -> str:
 
 
 def _assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    # Only the top level: what a function or a condition assigns may never happen.
+    # Only the top level: an assignment in a function or a condition may never run.
     for node in tree.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             yield node.targets[0].id, node.value

@@ -35,13 +35,13 @@ MACHINES = {
     243: "riscv64",
 }
 
-_MOST_ENTRIES = 1 << 17  # of a table: real ones have a few dozen, an assembler's output up to 100,000 sections
-# Tables may overlap: 65,535 libraries that share one list of as many versions are four thousand million.
+_MOST_ENTRIES = 1 << 17  # of a table: real tables have a few dozen, an assembler's output up to 100,000 sections
+# Tables may overlap: 65,535 libraries that share one list of 65,535 versions would be 4,000 million versions.
 _MOST_VERSIONS = 1 << 12
 
 
 class ElfError(Exception):
-    """An invalid ELF structure; the text is half a sentence about the damage."""
+    """An invalid ELF structure; the text is a phrase that names the damage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Section:
 
 def machine(data: bytes) -> str:
     """Return the processor of a file, from its first 20 bytes: `x86_64`, else `machine-<number>`."""
-    # Byte 5 says the byte order. A file for s390x must be recognised, but nothing else of it is read.
+    # Byte 5 states the byte order. A file for s390x must be recognised, but nothing else in the file is read.
     number = int.from_bytes(data[18:20], "big" if data[5:6] == b"\2" else "little")
     return MACHINES.get(number, f"machine-{number}")
 
@@ -129,11 +129,11 @@ _SectionRow = tuple[int, int, int, int]  #: Offset of the name in the table of n
 
 
 def section_headers(read: Callable[[int, int], bytes], head: ElfHeader) -> tuple[list[_SectionRow], _SectionRow]:
-    """Return the rows of all sections, and the names' own row. `read(offset, length)` reads from the file."""
-    # A count of 0 and an index of 0xFFFF lead to `sh_size` and `sh_link` of section 0 (ABI, chapter 4).
+    """Return the rows of all sections, and that of the section names. `read(offset, length)` reads from the file."""
+    # A count of 0 means `sh_size` of section 0, an index of 0xFFFF means its `sh_link` (ABI, chapter 4).
     first = read(head.section_headers, SECTION_HEADER_SIZE)
     size, link = _unpack("<QI", first, 32, "its section headers are cut off")
-    # From 65,280 sections on (SHN_LORESERVE) the header's count is 0; -ffunction-sections can make so many.
+    # From 65,280 sections on (SHN_LORESERVE) the header's count is 0; -ffunction-sections can make this many.
     count = head.section_count or size
     index = link if head.names_index == 0xFFFF else head.names_index
     if count > _MOST_ENTRIES:
@@ -184,7 +184,7 @@ def dynamic(data: bytes) -> list[tuple[int, int]]:
     entries: list[tuple[int, int]] = []
     for at in range(0, len(data) - 15, 16):
         tag, value = struct.unpack_from("<QQ", data, at)
-        # DT_NULL. Linkers leave room for more entries behind it.
+        # DT_NULL is the end mark. Linkers leave room for more entries after it.
         if tag == 0:
             return entries
         entries.append((tag, value))
@@ -230,7 +230,7 @@ def has_kernel(cubin: bytes) -> bool:
     """Return whether a whole cubin has code: a section `.text.<kernel>` that is not empty."""
     head = header(cubin)
     if head.machine != EM_CUDA:
-        # The payload of a cubin entry can be any file. Other symbols say nothing about kernels.
+        # The payload of a cubin entry can be any file. Sections of other files say nothing about kernels.
         raise ElfError("a cubin is for another machine")
     rows, (_, _, offset, size) = section_headers(lambda start, length: cubin[start : start + length], head)
     names = cubin[offset : offset + size]

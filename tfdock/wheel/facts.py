@@ -1,7 +1,7 @@
 """The facts found in a wheel, as frozen values without judgement, and the defects that make a wheel invalid.
 
 Sizes are in bytes. Targets are spelt as usual: `sm_90a` for SASS, `compute_90` for PTX, `gfx90a:xnack+` for AMD code
-objects. But here, unlike in a list of what to compile, `compute_90` is the PTX alone.
+objects. Here `compute_90` means the PTX alone; as a target to compile, it means machine code too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Images:
     target: str  #: The target, such as `sm_86`.
     count: int  #: How many images there are.
     size: int  #: Bytes in the file.
-    packing: tuple[Packing, ...]  #: How they are packed.
+    packing: tuple[Packing, ...]  #: How the images are packed.
     isa: str = ""  #: The newest PTX ISA version of the images, such as `8.3`; empty for other kinds.
 
     def plus(self, other: Images) -> Images:
@@ -46,8 +46,8 @@ class Images:
 class FoundCode:
     """A container (CUDA) or bundle (HIP): its position in the file, and its images by kind and target.
 
-    `exact`: `end` is the container's real end, not only the end of the read part. `kernels`: whether any image has,
-    or may have, a kernel. `problem` is half a sentence on what is damaged.
+    `exact`: whether `end` is the container's real end, not only the end of the read part. `kernels`: whether any
+    image has, or may have, a kernel. `problem` is a phrase that names the damage.
     """
 
     family: Literal["cuda", "hip"]
@@ -63,16 +63,16 @@ class FoundCode:
 class Containers:
     """Containers (CUDA: fat binaries, HIP: offload bundles) that hold code for the same targets.
 
-    The runtime chooses a kernel's code from one container. If a container does not support a GPU, this GPU lacks its
-    kernels, whatever other containers have. A stub, such as nvcc's device-link stubs, is no kernel's container.
+    The runtime chooses a kernel's code from one container. If a container does not support a GPU, the GPU lacks its
+    kernels, whatever other containers have. A stub, such as nvcc's device-link stubs, holds no kernels.
     """
 
-    sass: tuple[str, ...] = ()  #: NVIDIA machine code in each of them.
-    ptx: tuple[str, ...] = ()  #: NVIDIA PTX in each of them.
-    amdgpu: tuple[str, ...] = ()  #: AMD code objects in each of them.
+    sass: tuple[str, ...] = ()  #: NVIDIA machine code in each container.
+    ptx: tuple[str, ...] = ()  #: NVIDIA PTX in each container.
+    amdgpu: tuple[str, ...] = ()  #: AMD code objects in each container.
     count: int = 1  #: How many containers there are.
     size: int = 0  #: Bytes.
-    stub: bool = False  #: Whether none of their images has a kernel.
+    stub: bool = False  #: Whether no image in the containers has a kernel.
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -116,13 +116,13 @@ class Library:
     """An ELF file of a wheel.
 
     `machine` is as in platform tags (`x86_64`, `aarch64`), else `machine-<number>`. `needed` are DT_NEEDED in order,
-    `runpath` and `rpath` their entries. `versions` are the symbol versions it wants of each needed library
-    (`libc.so.6` -> `GLIBC_2.17`); `glibc` and `libstdcxx` (`GLIBCXX_3.4.21` -> `3.4.21`) the newest of them, empty
-    where it wants none.
+    `runpath` and `rpath` their entries. `versions` are the symbol versions that it requires of each needed
+    library (`libc.so.6` -> `GLIBC_2.17`). `glibc` and `libstdcxx` are the newest of these (`GLIBCXX_3.4.21` ->
+    `3.4.21`), empty if it requires none.
 
     `loadable` is the GPU code that the runtime registers (.nv_fatbin, .hip_fatbin); `relocatable` (__nv_relfatbin) is
-    input of the device linker and never runs; `embedded` stands among other data, and the program hands it to the
-    driver itself (None: not looked for).
+    input of the device linker and never runs; `embedded` lies among other data, and the program itself passes it
+    to the driver (None: not searched).
 
     `problems` describes each damage in a sentence; with damage, the facts are incomplete.
     """
@@ -178,7 +178,7 @@ def image_order(image: Images) -> tuple[object, ...]:
 
 def container_order(container: Containers) -> tuple[object, ...]:
     """Return a sort key: stubs last, the largest counts first."""
-    # Stubs last: they serve no kernel, and would stand first by their number in some libraries.
+    # Stubs last: they have no kernel, and some libraries have more stubs than other containers.
     return (container.stub, -container.count, container.sass, container.ptx, container.amdgpu)
 
 
@@ -234,5 +234,5 @@ class WheelError(Exception):
 
 
 def fail(code: str, message: str) -> NoReturn:
-    """Raise the `WheelError` of that code."""
+    """Raise the `WheelError` with this code and its fix."""
     raise WheelError(code, message, FIXES[code])

@@ -28,7 +28,7 @@ def normal_version(text: str) -> str:
 
 
 def same_version(version: str, other: str) -> bool:
-    """Return whether two texts are one version, local part included: 2.18 and 2.18.0 are."""
+    """Return whether two texts mean the same version, local part included: 2.18 and 2.18.0 do."""
     try:
         return Version(version) == Version(other)
     except InvalidVersion:
@@ -60,7 +60,7 @@ def runs_on_python(python_tag: str, abi_tag: str, python: str) -> bool:
 def constraints(build_id: str, files: Iterable[str]) -> str:
     """Return a constraints file that limits pip to the wheels of a build, given by file name.
 
-    Raises packaging's InvalidWheelFilename for any other file name.
+    Raises packaging's InvalidWheelFilename for a name that is not a wheel's.
     """
     # The local version belongs in the pin: `==2.18.0` alone matches any local version (PEP 440).
     pins = [f"{name}=={version}" for name, version in (parse_wheel_filename(file)[:2] for file in files)]

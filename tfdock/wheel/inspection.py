@@ -20,17 +20,17 @@ from tfdock.wheel.zip_archive import Archive, Member, open_archive, pieces
 
 #: First bytes of libraries of other systems (PE, Mach-O for one CPU and for several).
 _OTHERS = {b"MZ\x90\0": "Windows", b"\xcf\xfa\xed\xfe": "macOS", b"\xca\xfe\xba\xbe": "macOS"}
-_MOST_FACTS = 300_000  # containers and targets in them, a library counting as a hundred: TensorFlow's have 30,000
+_MOST_FACTS = 300_000  # containers and their targets; a library counts as a hundred. TensorFlow has 30,000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
     """The contents of a wheel.
 
-    `libraries` are all ELF files, by path. `build_info` is TensorFlow's own account of its build, or
+    `libraries` are all ELF files, by path. `build_info` is TensorFlow's own record of its build, or
     None. `traces` maps each searched byte string to the files that contain it. `header_versions` are the
-    versions of toolkits (`cuda`: `12.5.1`) by the headers in the wheel. `unread` are libraries of other systems: path
-    -> which (`Windows`).
+    versions of toolkits (`cuda`: `12.5.1`) that the wheel's headers state. `unread` maps the paths of libraries of
+    other systems to the system (`Windows`).
     """
 
     wheel: WheelFacts
@@ -51,14 +51,14 @@ def inspect_wheel(
 ) -> Inspection:
     """Inspect an open wheel.
 
-    `filename` is its name without a folder; `traces` are byte strings to search for in its files. `progress` is
-    called repeatedly, with the number of bytes that were unpacked since its last call. Every
-    member is unpacked once, libraries of an unusual layout more often; nothing is written anywhere. Raises
+    `filename` is the wheel's name without a folder; `traces` are byte strings to search for in its files. `progress`
+    is called repeatedly, with the number of bytes that were unpacked since its last call. Every
+    member is unpacked once, but libraries of an unusual layout more often. Nothing is written. Raises
     `WheelError` when the file is not a sound wheel of that name.
     """
     gathering = _Gathering(tuple(traces), progress)
     archive = open_archive(file)
-    # `renamed`: people rename wheels to other tags. Inspecting must tell of it, and not refuse.
+    # `renamed`: people rename wheels to other tags. An inspection reports this, and does not fail.
     facts = facts_of(archive, filename, partial(_Look, gathering), renamed=True)
     return Inspection(
         wheel=facts,
@@ -81,10 +81,10 @@ def build_info_of(archive: Archive) -> Mapping[str, object] | None:
 
 
 def toolkit_extra(file: BinaryIO) -> str:
-    """Return the extra that installs the CUDA libraries of a wheel's own CUDA (`and-cuda`); empty without one.
+    """Return the extra (`and-cuda`) for the libraries of the CUDA that a wheel was built with; else empty.
 
-    An extra names packages such as `nvidia-cudnn-cu12`. A wheel built with another CUDA major version has the same
-    extra, with the wrong libraries. Raises `WheelError` as `metadata` does.
+    An extra names packages such as `nvidia-cudnn-cu12`. A wheel built with another CUDA major version has this
+    extra too, but it installs the wrong libraries. Raises `WheelError` as `metadata_of` does.
     """
     archive = open_archive(file)
     facts = metadata_of(archive)
@@ -109,7 +109,7 @@ def _header_versions(archive: Archive) -> dict[str, str]:
 
 
 class _Gathering:
-    """What was found in all members."""
+    """The facts found in all members."""
 
     def __init__(self, traces: tuple[bytes, ...], progress: Callable[[int], object] | None) -> None:
         self.libraries: list[Library] = []
@@ -120,7 +120,7 @@ class _Gathering:
         self._lock = Lock()  # two threads inspect members
 
     def report_progress(self, count: int) -> None:
-        """Count more bytes as read, and call `progress`."""
+        """Call `progress` with the number of bytes just read."""
         if self._progress:
             with self._lock:
                 self._progress(count)
@@ -130,7 +130,7 @@ class _Gathering:
         with self._lock:
             # One limit applies to all libraries of a wheel; a library counts as a hundred facts.
             self._facts += 100 + read
-            if self._facts > _MOST_FACTS:  # leave this library out; others may still fit
+            if self._facts > _MOST_FACTS:
                 fail("wheel-too-large", "The wheel's libraries, or the GPU code in them, are too many to list.")
             self.libraries.append(library)
 
@@ -145,7 +145,7 @@ class _Look:
         self._trace = _Traces(member.name, gathering.traces) if gathering.traces else None
 
     def feed(self, data: bytes) -> None:
-        """Take more of the member. Contents that begin like an ELF file count as ELF, whatever the name."""
+        """Take the next bytes of the member. Contents that begin like an ELF file count as ELF, whatever the name."""
         if self._scan:
             self._scan.feed(data)
         # The first pieces of a member may be shorter than the magic.
@@ -154,7 +154,7 @@ class _Look:
             if self._head.startswith(elf.MAGIC):
                 self._scan = LibraryScan(self._member.name, self._member.size)
                 self._scan.feed(self._head)
-            # A class of Java begins like a Mach-O for several CPUs.
+            # A Java class file begins like a Mach-O file for several CPUs.
             elif (other := _OTHERS.get(self._head[: len(elf.MAGIC)])) and not self._member.name.endswith(".class"):
                 self._all.unread[self._member.name] = other
         if self._trace:

@@ -1,7 +1,7 @@
 """Read one shared library in a single pass: the libraries it needs, and the GPU code in it.
 
 The section table, which has all positions, is at the end of a file that may have a gigabyte. So the
-first pass stores the parts that are likely to be needed: the beginning, where linkers put the names of needed
+first pass stores the part that is likely to be needed: the beginning, where linkers put the names of needed
 libraries. It also collects GPU containers in all segments that may have them. Later, each section is compared with
 the collected containers. If this fails, as in files from unusual linkers, a second pass reads the contents at known
 positions. The result is the same either way.
@@ -27,8 +27,8 @@ _RELOCATABLE = {"__nv_relfatbin": "cuda"}
 # `.zdebug_` is GNU's older name for a compressed section.
 _DEBUG = (".debug_info", ".zdebug_info")
 
-# What is kept of the beginning: the names of 2.21's libtensorflow_cc, of 1045 MiB, end at 99 MiB; those of smaller
-# libraries within 20 MiB, or within an eighth. Two may be read at a time.
+# The kept beginning: in TensorFlow 2.21's libtensorflow_cc (1045 MiB) the names end at 99 MiB, in smaller libraries
+# within 20 MiB, or within the first eighth. Two libraries may be read at a time.
 _KEPT = 112 << 20
 _KEPT_OF_SMALL = 24 << 20
 _KEPT_PART = 8
@@ -39,7 +39,7 @@ _MOST_NAMES = 16 << 20
 _MOST_TEXT = 64 << 10  # of all names together
 _MOST_PLACES = 16  # sections with GPU code
 _MOST_TARGETS = 512
-_SLACK = 64  # bytes between containers: the linker aligns what came from several files
+_SLACK = 64  # bytes between containers: the linker aligns the parts from several files
 # Each pass unpacks the library again. A chain of tables that point far apart must end.
 _MOST_PASSES = 6
 _MOST_IMAGES = 50_000  # of a library: TensorFlow's have up to 13,000
@@ -49,8 +49,8 @@ _MOST_PROBLEMS = 10
 class LibraryScan:
     """Reads an ELF file of `size` bytes: `feed` its contents in blocks, then ask for the `library`.
 
-    It is None if the contents are needed from the start: before the first pass, and again for an unusual layout.
-    Damage does not raise: `Library.problems` lists it.
+    `library` returns None if the contents are needed from the start: before the first pass, and again for an unusual
+    layout. Damage raises no error: `Library.problems` lists it.
     """
 
     def __init__(self, path: str, size: int) -> None:
@@ -62,7 +62,7 @@ class LibraryScan:
         self._walked: dict[_Place, list[FoundCode]] = {}
         self._passes = 0
         self.read = 0
-        """How many containers, and targets in them, were looked at."""
+        """How many containers, and targets in them, were examined."""
         self._begin()
 
     def _begin(self) -> None:
@@ -75,7 +75,7 @@ class LibraryScan:
         if self._reader.running:
             self._reader.feed(block)
         if self._kept.changed:
-            # The reader wants bytes around here. `_before` keeps those in front of this block.
+            # The reader wants bytes around this place. `_before` has the bytes before this block.
             self._kept.feed(self._offset - len(self._before), self._before)
             self._kept.changed = False
         self._kept.feed(self._offset, block)
@@ -132,7 +132,7 @@ class LibraryScan:
         yield from self._find_names(max([at, *(segment.offset + segment.size for segment in loads)]))
 
     def _collect(self, start: int, stop: int, codes: dict[int, FoundCode]) -> Program[int]:
-        """Read every container and bundle in [start, stop); how far it was read."""
+        """Read every container and bundle in [start, stop); return where the reading ended."""
         at, images, targets, find = start, 0, set[str](), _FindAny()
         while at < stop:
             place = yield SeekRequest(at, stop, find, len(offload.MAGIC))
@@ -151,8 +151,8 @@ class LibraryScan:
         return at
 
     def _find_names(self, at: int) -> Program[None]:
-        """Keep what surrounds the section names, wherever they stand: some linkers put much behind them."""
-        # The name may also stand in data. A file full of such bytes must not be stored in memory completely.
+        """Keep the bytes around the section names, wherever these are: some linkers put much data after them."""
+        # The name may also occur in data. At most 16 places are kept: a file may be full of such bytes.
         for _ in range(16):
             at = yield SeekRequest(
                 at, self._size, lambda data, _, start: int(stringzilla.find(data, _NAMES, start)), len(_NAMES)
@@ -176,7 +176,7 @@ class LibraryScan:
                 continue
             codes = dict[int, FoundCode]()
             at = yield from self._collect(place.start, place.stop, codes)
-            # A section holds the code of one family. The magic of the other in it is chance.
+            # A section holds the code of one family. The other family's magic occurs there by chance.
             self._walked[place] = [code for code in codes.values() if code.family == place.family]
 
     def _placed(self, places: list[_Place]) -> dict[_Place, list[FoundCode]]:
@@ -202,7 +202,7 @@ def _dynamic_segment(segments: Iterable[elf.Segment]) -> elf.Segment | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """A section with GPU code, and whose."""
+    """A section with GPU code; `family` is `cuda` or `hip`."""
 
     name: str
     family: str
@@ -277,7 +277,7 @@ def _containers_of(code: FoundCode) -> Containers:
         ptx=of("ptx"),
         amdgpu=of("amdgpu"),
         size=code.end - code.start,
-        # A container without images is damaged or empty, and no stub of nvcc's.
+        # A container without images is damaged or empty, but it is not a stub.
         stub=bool(code.images) and not code.kernels,
     )
 
@@ -291,7 +291,7 @@ class _Lacking(Exception):
 
 @dataclass(slots=True)
 class _Kept:
-    """Parts of a file of `size` bytes.
+    """The stored parts of a file of `size` bytes.
 
     `want` selects the parts; `lacking` are the requested parts that are missing.
     """
@@ -450,7 +450,7 @@ class _Assembly:
         return needs
 
     def _versions(self, start: int, count: int, strings: _Strings) -> dict[str, list[str]]:
-        """Return, for each library, the versions that are required of it."""
+        """Return the symbol versions that are required of each library."""
         versions: dict[str, list[str]] = {}
         for name, offsets in elf.version_needs(lambda at, length: self._kept.read(start + at, length), count):
             versions.setdefault(strings.at(name), []).extend(strings.at(offset) for offset in offsets)
@@ -462,7 +462,7 @@ class _Assembly:
         if not head.section_headers:
             if not self._codes:
                 return []
-            # Section headers can be stripped. Then no one can tell relocatable code from loadable.
+            # Section headers can be stripped. Then relocatable and loadable code look the same.
             raise elf.ElfError("it has no section headers, so the purpose of its GPU code is unknown")
         rows, (_, _, offset, size) = elf.section_headers(self._kept.read, head)
         if size > _MOST_NAMES:
@@ -483,7 +483,7 @@ class _Assembly:
         return (
             _gpu_code(code for place in places if place.loadable for code in placed[place]),
             _gpu_code(code for place in places if not place.loadable for code in placed[place]),
-            # Damage in such data more likely means that it is not GPU code.
+            # Data outside of these sections that looks damaged is probably not GPU code.
             _gpu_code(code for code in apart if code.images and not code.problem),
         )
 
@@ -525,7 +525,7 @@ class _Assembly:
 
 @dataclass(slots=True)
 class _Needs:
-    """What the dynamic segment says."""
+    """The facts in the dynamic segment."""
 
     soname: str = ""
     needed: list[str] = field(default_factory=list)
@@ -548,7 +548,7 @@ class _Strings:
     def at(self, offset: int) -> str:
         if not 0 <= offset < self.size:
             raise elf.ElfError("a name lies outside its string table")
-        # Many entries may name one long text: 4,000 of a megabyte would be 4 GB.
+        # Many entries may name one long text: 4,000 texts of 1 MB each would be 4 GB.
         if self._left <= 0:
             raise elf.ElfError(f"the names of its requirements take more than {_MOST_TEXT} bytes")
         data = self.kept.read(self.start + offset, min(self._left + 1, self.size - offset))
@@ -562,9 +562,9 @@ _IMPLIED = {"GLIBC_ABI_DT_RELR": "GLIBC_2.36"}
 
 
 def _newest(versions: Mapping[str, Iterable[str]], prefix: str) -> str:
-    """Return the highest of the versions with that prefix, compared by numbers: `2.17`."""
+    """Return the highest of the versions with this prefix, compared by numbers: `2.17`."""
     every = (_IMPLIED.get(name, name) for names in versions.values() for name in names)
     texts = (name.removeprefix(prefix) for name in every if name.startswith(prefix))
-    # `GLIBC_PRIVATE` and its like are no versions. The limit of digits keeps `int` fast.
+    # Names like `GLIBC_PRIVATE` are no versions. The limit of digits keeps `int` fast.
     numbers = [tuple(map(int, text.split("."))) for text in texts if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})*", text)]
     return ".".join(map(str, max(numbers, default=())))

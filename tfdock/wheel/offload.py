@@ -1,10 +1,10 @@
 """Read AMD's offload bundles: the gfx targets of the code objects in a `.hip_fatbin` section.
 
 The layout is clang's (docs/ClangOffloadBundler.rst) and was measured on the bundlers of clang 18 to 23. A section is
-a sequence of bundles, each at a multiple of 4096 bytes. An uncompressed one has the magic
+a sequence of bundles, each at a multiple of 4096 bytes. An uncompressed bundle has the magic
 `__CLANG_OFFLOAD_BUNDLE__`, the u64 number of entries, and for each entry u64 offset, u64 size, u64 length of the id,
-and the id (`hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+`). A compressed one has the magic `CCOB`, u16 version, u16 method
-(0 zlib, 1 zstd), and behind sizes that grew with the version the same bundle compressed as a whole.
+and the id (`hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+`). A compressed bundle has the magic `CCOB`, u16 version, u16
+method (0 zlib, 1 zstd), sizes that depend on the version, and then the same bundle compressed as a whole.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _MOST_ENTRIES = 1024
 _MOST_ID = 512
 _NAME = re.compile(rb"[!-~]+")
 # Enough of a compressed bundle for its table of entries, which is in zstd's first block.
-_BLOCK = 128 << 10  # what a block unpacks to at the most, and so what it takes, but for its header
+_BLOCK = 128 << 10  # the most that a block unpacks to, and takes packed, without its header
 _HEAD = _BLOCK + 64
-# Versions 1 to 3 exist. Later ones are found as well, to be reported and not overlooked.
+# Versions 1 to 3 exist. Later versions are found too, and reported as unknown.
 _COMPRESSED = tuple(
     COMPRESSED_MAGIC + struct.pack("<HH", version, method) for version in range(1, 9) for method in (0, 1)
 )
-#: Version of `CCOB` -> how the total size is written, how the unpacked one, and where the data starts.
+#: Version of `CCOB` -> the format of the total size, that of the unpacked size, and where the data starts.
 _LAYOUTS = {1: ("", "<I", 20), 2: ("<I", "<I", 24), 3: ("<Q", "<Q", 32)}
 
 
@@ -40,7 +40,7 @@ def find(data: bytes, base: int, start: int) -> int:
     """Return the next offset where a bundle may start.
 
     The long magic counts anywhere: bundles that a program loads itself are among its constants. The short magic
-    occurs by chance. It counts with a valid version and method, at a multiple of 4096.
+    can occur by chance. It counts only with a valid version and method, at a multiple of 4096.
     """
     plain = int(stringzilla.find(data, MAGIC, start))
     stop = plain if plain >= 0 else len(data)
@@ -53,9 +53,9 @@ def find(data: bytes, base: int, start: int) -> int:
 def bundle(start: int, stop: int) -> Program[FoundCode]:
     """Read the bundle at `start`; it must end before `stop`.
 
-    In a section the next bundle starts at the multiple of 4096 after its end. Version 1 of the compressed form has
-    no length: `end` is then the end of its first page. Sizes in a compressed bundle are those of the unpacked
-    code: it is packed as a whole.
+    In a section the next bundle starts at the multiple of 4096 after this one's end. Version 1 of the compressed form
+    has no length: `end` is then the end of the first page. For a compressed bundle, the sizes are those of the
+    unpacked code, because the bundle is packed as a whole.
     """
     parsed = FoundCode(family="hip", start=start, end=start + len(MAGIC), kernels=True)
     magic = yield TakeRequest(start, len(MAGIC))
@@ -81,7 +81,7 @@ def _plain(parsed: FoundCode, stop: int) -> Program[None]:
 
 
 class _Damaged(Exception):
-    """Half a sentence on what is damaged in a table."""
+    """A phrase that names the damage in a table."""
 
 
 class _Table:
@@ -132,7 +132,7 @@ class _Table:
 
     def _field(self, length: int) -> Program[bytes]:
         # If no entry follows, the magic is a constant of a program. GPU code may follow at once, so these bytes are
-        # still read.
+        # kept for the next search.
         kept = self.at if self.entries else self._start
         data = yield TakeRequest(kept, self.at + length - kept)
         field: bytes = data[self.at - kept :]
@@ -193,7 +193,7 @@ def _first_block(data: bytes) -> bytes:
     at = 5 + (not single) + dictionary + content_size
     # Bit 0 marks the last block, bits 1 and 2 the type (1 is RLE), the rest the size.
     header = int.from_bytes(data[at : at + 3], "little")
-    length = 1 if header >> 1 & 3 == 1 else header >> 3  # of the block's bytes: one that is repeated has one
+    length = 1 if header >> 1 & 3 == 1 else header >> 3  # in bytes: an RLE block has one byte
     plain = bytes([0, 7 << 3])  # no size, no checksum, a window of 128 KiB
     # The first block is marked as the last, so that the decoder does not ask for more.
     return data[:4] + plain + (header | 1).to_bytes(3, "little") + data[at + 3 : at + 3 + length]

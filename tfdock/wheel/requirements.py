@@ -27,8 +27,8 @@ _ENVIRONMENT = {
 class RequiredPackage:
     """A package that pip installs with the wheel. `package` is its normalised name.
 
-    If `exact`, the requirement is version `oldest`. Otherwise it is the newest version, below `before` if there is
-    this limit; `oldest` may be empty.
+    If `exact`, the requirement is version `oldest`. Otherwise pip installs the newest version, below `before` if
+    there is this limit; `oldest` may be empty.
     """
 
     package: str
@@ -40,13 +40,13 @@ class RequiredPackage:
 def wanted(
     lines: Iterable[str], extras: Sequence[str] = (), *, python: str = "3.11", machine: str = "x86_64"
 ) -> tuple[RequiredPackage, ...]:
-    """Return the packages of Requires-Dist lines, with or without any of the extras.
+    """Return the packages of Requires-Dist lines that apply without an extra, or with one of `extras`.
 
-    The system is Linux, with such a Python and CPU. An invalid line is left out.
+    The markers are evaluated for Linux with this Python and CPU. An invalid line is left out.
     """
     environment = {
         **_ENVIRONMENT,
-        # A wheel's tags name no patch release, so the first one stands for all.
+        # A wheel's tags name no patch release, so patch release 0 stands for all.
         "implementation_version": f"{python}.0",
         "platform_machine": machine,
         "python_full_version": f"{python}.0",
@@ -64,7 +64,7 @@ def _requirements(lines: Iterable[str]) -> Iterator[Requirement]:
     for line in lines:
         try:
             yield Requirement(line)
-        # Old wheels have lines that today's parser refuses. The other lines still hold.
+        # Old wheels have lines that today's parser refuses. The other lines still count.
         except InvalidRequirement:
             continue
 
@@ -93,7 +93,7 @@ def _exact(spec: Specifier) -> str:
 
 
 def _bounds(spec: Specifier) -> tuple[str, str]:
-    """Return the lowest version of a specifier, and the first that is too new; empty without a limit."""
+    """Return the lowest version of a specifier, and the first version that is too new; empty without a limit."""
     release = _release(spec)
     match spec.operator if release else "":
         case ">=" | ">":
@@ -101,7 +101,7 @@ def _bounds(spec: Specifier) -> tuple[str, str]:
         case "<":
             return "", release
         case "<=":
-            return "", f"{release}.1"  # any version after it
+            return "", f"{release}.1"  # the first version that is too new: any version after it
         # `~=12.5.1` stands for `>=12.5.1, ==12.5.*` (PEP 440, compatible release).
         case "~=":
             return release, _next(release.rpartition(".")[0])

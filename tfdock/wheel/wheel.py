@@ -2,11 +2,11 @@
 
 Pure functions over open binary files: no environment, no clock, no process, no network.
 
-Contents stream in blocks of 1 MiB, in one thread or two. Besides a block each, only the archive's directory and the
-wheel's own documents (RECORD, METADATA, WHEEL) are held in memory: some 20 MiB for a TensorFlow wheel with 20,000
-members.
+Contents stream in blocks of 1 MiB, in one thread or two. Besides one block for each thread, only the archive's
+directory and the wheel's own documents (RECORD, METADATA, WHEEL) are held in memory: some 20 MiB for a TensorFlow
+wheel with 20,000 members.
 
-Every file handed in must be seekable; it is left open, at no particular position. A file that is not a wheel raises
+Every given file must be seekable. It is left open, at any position. A file that is not a wheel raises
 `WheelError`. All errors of RECORD are collected as `RecordProblem` values.
 """
 
@@ -49,7 +49,7 @@ class RecordProblem:
     """One way in which RECORD and the files of a wheel disagree."""
 
     path: str  #: The path in the wheel of the file that differs from RECORD.
-    code: str  #: What kind of problem.
+    code: str  #: The kind of problem.
     message: str  #: What is wrong.
 
 
@@ -58,10 +58,10 @@ class WheelFacts:
     """The facts of a wheel.
 
     `name` and `version` are normalised (`tensorflow-cpu`, `2.18.0`), `build` is `""` without a build tag,
-    and the three tags stand as in the file name (`manylinux_2_17_x86_64.manylinux2014_x86_64`). `size` is
-    the file's, in bytes; `sha256` is hexadecimal; `members` counts files, not folders. `record_problems` is sorted by
-    path; `record_ok` is true if there are none. `tag_problem` is a sentence where WHEEL has other tags than the
-    file's name.
+    and the three tags are as in the file name (`manylinux_2_17_x86_64.manylinux2014_x86_64`). `size` is
+    the file's size in bytes; `sha256` is hexadecimal; `members` counts files, not folders. `record_problems` is
+    sorted by path; `record_ok` is true if there are none. `tag_problem` is a sentence if WHEEL has other tags than
+    the file name, else empty.
     """
 
     name: str
@@ -90,7 +90,7 @@ class WheelMetadata:
 
 
 class MemberScan(Protocol):
-    """Inspects one member while it is read; receives all bytes in order. `again`: whether it needs them again."""
+    """Inspects one member while it is read; receives all bytes in order. `again`: whether it needs them once more."""
 
     def feed(self, data: bytes, /) -> object: ...
     def again(self) -> bool: ...
@@ -109,10 +109,10 @@ def read_wheel(file: BinaryIO, filename: str) -> WheelFacts:
 
 
 def facts_of(archive: Archive, filename: str, watch: Watch | None = None, *, renamed: bool = False) -> WheelFacts:
-    """Return the facts of an open archive; `watch` looks at all of its members meanwhile.
+    """Return the facts of an open archive; `watch` inspects all of its members meanwhile.
 
-    `renamed` accepts a file whose tags were changed by renaming it, which installers accept; `tag_problem` says
-    so.
+    `renamed` accepts a file whose tags were changed by renaming, as installers do; `tag_problem` then
+    describes the change.
     """
     name = _parse_filename(filename)
     _check_identity(archive, name)
@@ -138,7 +138,7 @@ def facts_of(archive: Archive, filename: str, watch: Watch | None = None, *, ren
         sha256=file_hash.hexdigest(),
         members=len(archive.members),
         record_ok=not problems,
-        # Threads and sets find them in any order.
+        # Threads and sets find the problems in any order.
         record_problems=tuple(sorted(problems, key=lambda problem: (problem.path, problem.code))),
         tag_problem=tag_problem,
     )
@@ -153,16 +153,17 @@ def normalize(
     version: str | None = None,
     platform: str | None = None,
 ) -> str:
-    """Write to `target` the one wheel that stands for all wheels with the same contents; return its file
-    name.
+    """Write a wheel to `target` in the normalised form, which is the same for all wheels with the same contents.
 
-    Members are sorted, with `.dist-info` last and RECORD at the very end. They have one time, mode 755 or 644, no
+    Return the new wheel's file name.
+
+    Members are sorted, with `.dist-info` last and RECORD at the very end. All have the same time, mode 755 or 644, no
     extra fields and no comments. Folders are dropped. RECORD signatures are dropped too, because the new RECORD makes
     them invalid. Only RECORD changes by default. A `version` changes METADATA's Version, the `.dist-info` and `.data`
     folders, and the file name. A `platform` changes the last part of WHEEL's Tag lines and of the file name. WHEEL's
-    Tag lines keep their order, because it is content and does not vary between two packings.
+    Tag lines keep their order, because the order is content: packing does not change it.
 
-    `epoch` is in seconds since 1970 UTC, rounded down to even and clamped to zip's years 1980 to 2107.
+    `epoch` is in seconds since 1970 UTC, rounded down to an even number and clamped to zip's years 1980 to 2107.
     `target` must be seekable and is overwritten from its start. The bytes also depend on the deflate
     implementation: see `deflate_backend`.
 
@@ -197,7 +198,7 @@ def normalize(
 
 
 def core_metadata(file: BinaryIO, filename: str) -> tuple[WheelMetadata, bytes]:
-    """Return METADATA, read and as its bytes, of a wheel of that name. Raises `WheelError` as `read_wheel` does.
+    """Return the METADATA of a wheel of this name, parsed and as bytes. Raises `WheelError` as `read_wheel` does.
 
     The other members are not unpacked or compared with RECORD.
     """
@@ -212,7 +213,7 @@ def core_metadata(file: BinaryIO, filename: str) -> tuple[WheelMetadata, bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FileName:
-    """A wheel's file name in its parts, as written there."""
+    """The parts of a wheel's file name, as written."""
 
     distribution: str
     version: str
@@ -247,7 +248,7 @@ _LABEL = re.compile(r"[0-9a-z._]+")
 
 
 def variant_label(filename: str) -> str:
-    """Return the variant label behind a wheel's tags (PEP 825): `sm86`. Empty for a wheel without a variant."""
+    """Return the variant label after a wheel's tags (PEP 825): `sm86`. Empty for a wheel without a variant."""
     parts = filename.removesuffix(".whl").split("-")
     # A build number begins with a digit (binary distribution format), the tag of a Python never does.
     count = 6 + (len(parts) > 5 and parts[2][:1].isdigit())
@@ -304,7 +305,7 @@ def _check_identity(archive: Archive, name: _FileName) -> None:
     _check_same(name, metadata.name, metadata.version, "METADATA")
 
 
-_MOST_TAGS = 100  # as written: even three equal parts of that make no more than 40,000
+_MOST_TAGS = 100  # as written: a hundred parts of tags combine to no more than 40,000 tags
 
 
 def _tag_problem(archive: Archive, name: _FileName) -> str:
@@ -343,7 +344,7 @@ def metadata_of(archive: Archive) -> WheelMetadata:
         # Whatever the parsers raise, the wheel is at fault.
         fail("wheel-bad-metadata", f"METADATA does not parse: {error}.")
     for field in ("name", "version"):
-        # Readers would use different ones of two names or versions.
+        # Of two names or versions, each reader might use another one.
         if field in unparsed:
             fail("wheel-bad-metadata", f"METADATA's {field.title()} is unreadable or given more than once.")
     if "name" not in raw or "version" not in raw:
@@ -357,18 +358,18 @@ def metadata_of(archive: Archive) -> WheelMetadata:
     )
 
 
-#: Lines and bytes: the time to parse grows with their square. TensorFlow's METADATA has 80 lines, 6 KB.
+#: Limits of lines and bytes: the time to parse grows with their square. TensorFlow's METADATA has 80 lines, 6 KB.
 _MOST_HEADERS, _MOST_HEAD = 5000, 128 << 10
-#: Not a header of wheels; the parser of `email` takes minutes for the parameters of a long header.
+#: Wheels have no such header. The parser of `email` takes minutes for the parameters of a long header.
 _MEDIA = re.compile(rb"^content-", re.IGNORECASE | re.MULTILINE)
 
 
-#: Python refuses numbers of some thousand digits, and parsers do not expect this.
+#: Python refuses numbers of several thousand digits, and parsers do not expect this error.
 _LONG_NUMBER = re.compile(rb"[0-9]{1000}")
 
 
 def _checked_head(archive: Archive, name: str) -> bytes:
-    """Return the header block of a document. Its body may be a megabyte of messages within messages."""
+    """Return the header block of a document, not the body: that may be a megabyte of messages within messages."""
     head = _split_head(document(archive, name))[0]
     if head.count(b"\n") > _MOST_HEADERS or len(head) > _MOST_HEAD:
         fail("wheel-bad-metadata", f"{name} has over {_MOST_HEADERS:,} lines or {_MOST_HEAD:,} bytes of headers.")
@@ -409,7 +410,7 @@ def _wheel_tags(message: Message) -> frozenset[Tag]:
 
 
 def _with_version(archive: Archive, version: str) -> bytes:
-    """Return METADATA with another version in its header block; nothing else changes, line ends included."""
+    """Return METADATA with another version in its header block; nothing else changes, not even the line ends."""
     head, blank, body = _split_head(document(archive, "METADATA"))
     pattern = re.compile(rb"^Version:[^\r\n]*(\r?\n[ \t][^\r\n]*)*", re.MULTILINE | re.IGNORECASE)
     changed, count = pattern.subn(f"Version: {_normal_version(version)}".encode(), head)
@@ -419,7 +420,7 @@ def _with_version(archive: Archive, version: str) -> bytes:
 
 
 def _with_platform(archive: Archive, platform: str) -> bytes:
-    """Return WHEEL with another platform in each Tag line, once for each Python and ABI."""
+    """Return WHEEL with another platform in each Tag line, and one line for each Python and ABI."""
     head, blank, body = _split_head(document(archive, "WHEEL"))
     changed = re.sub(
         rb"^(Tag:[^\r\n]*-)[^-\r\n]*", rb"\g<1>" + platform.encode(), head, flags=re.MULTILINE | re.IGNORECASE
@@ -428,7 +429,7 @@ def _with_platform(archive: Archive, platform: str) -> bytes:
 
 
 def _split_head(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Split a document into its header block, with its last line end, the blank line, and the body."""
+    """Split a document into its header block (with the last line end), the blank line, and the body."""
     # The first blank line ends the headers. The description after it may have lines that look like headers.
     match = re.search(rb"(?<=\n)\r?\n", data)
     if match is None:
@@ -454,7 +455,7 @@ class _Row:
         return self.hash.partition("=")[0]
 
 
-# A TensorFlow wheel has up to 20,000 members, most of them small: a job for each is too fine.
+# A TensorFlow wheel has up to 20,000 members, most of them small: a job for each would be too small.
 _TOGETHER = 8 << 20  # bytes, unpacked, for one job of a thread
 
 
@@ -469,7 +470,7 @@ class _Reading:
         """Yield the jobs in the order of the archive: each a large member, or small members together."""
         together, size = list[Member](), 0
         for member in self._archive.members:
-            # A large member gets a job of its own, and can be begun first.
+            # A large member gets a job for itself, which can start first.
             if together and size + member.size > _TOGETHER:
                 yield ThreadJob(size, self._steps(together))
                 together, size = [], 0
@@ -518,15 +519,15 @@ def _record_rows(archive: Archive) -> tuple[dict[str, _Row], list[RecordProblem]
 
 
 def _record_lines(text: str) -> Iterator[list[str]]:
-    """Return the non-empty lines, field by field."""
+    """Return the non-empty lines, each as a list of fields."""
     # `str.splitlines` also breaks at U+2028 and others, where csv does not, and holds all lines at once.
     lines = (match.group() for match in re.finditer(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text))
-    # `strict`: csv would take a broken quote as part of a name in silence.
+    # `strict`: otherwise csv silently takes a broken quote as part of a name.
     return filter(None, csv.reader(lines, strict=True))
 
 
 def _listing_problems(archive: Archive, rows: Mapping[str, _Row]) -> list[RecordProblem]:
-    """Return the findings that need no contents: files missing or left over, hashes or sizes unusable."""
+    """Return the findings that need no contents: missing or extra files, unusable hashes or sizes."""
     names = {member.name for member in archive.members}
     # RECORD.jws and RECORD.p7s sign RECORD, so RECORD cannot hold their hashes (PEP 427).
     signatures = archive.unhashed - {archive.record}
@@ -537,7 +538,7 @@ def _listing_problems(archive: Archive, rows: Mapping[str, _Row]) -> list[Record
     for member in archive.members:
         if member.name in rows and member.name not in archive.unhashed:
             problems += _row_problems(member, rows[member.name])
-    # A hash of the file in the file itself: nobody can have computed it.
+    # RECORD cannot contain its own hash: writing the hash would change the file.
     if archive.record in rows and rows[archive.record].hash:
         problems.append(_problem(archive.record, "record-own-hash", "must not be listed with a hash"))
     return problems
@@ -576,7 +577,7 @@ def _raise_record_problems(problems: Iterable[RecordProblem]) -> None:
 
 
 def _record_bytes(rows: Iterable[tuple[str, str, int]], record: str) -> bytes:
-    """Return RECORD: lines end in LF and are sorted by path; RECORD's own, without hash and size, is last."""
+    """Return RECORD: lines end in LF and are sorted by path; RECORD's own line, without hash and size, is last."""
     # No translation of line ends: the bytes must be the same on every system.
     text = io.StringIO(newline="")
     ordered = sorted(rows, key=lambda row: row[0].encode())
@@ -598,7 +599,7 @@ def _moves(archive: Archive, stem: str) -> list[tuple[Member, str]]:
     `stem` is the new name of the two folders that are named after the wheel.
     """
     old_stem = archive.dist_info.removesuffix(".dist-info")
-    # Installers find both folders by the version, so both must follow a new one.
+    # Installers find both folders by the version, so a new version must rename both.
     folders = {f"{old_stem}{suffix}": f"{stem}{suffix}" for suffix in (".dist-info", ".data")}
     moves = []
     for member in archive.members:
@@ -614,7 +615,7 @@ def _copy_member(
 ) -> tuple[str, str, int]:
     """Copy a member to `path`, or write `document` there instead; return its line in the new RECORD.
 
-    Raises when the old RECORD has another hash.
+    Raises `WheelError` if the old RECORD has another hash.
     """
     hashers = {name: hashlib.new(name) for name in {"sha256", row.algorithm}}
 

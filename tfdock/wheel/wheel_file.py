@@ -15,7 +15,7 @@ def inspected(
     path: Path, *, traces: Sequence[bytes] = (), progress: Callable[[int], object] | None = None
 ) -> Inspection:
     """Inspect a wheel; ProfileError if there is no such file, WheelRefused if it is not a sound wheel."""
-    # People name the folder that `tfdock build` wrote to. "Is a directory" would not help them on.
+    # People give the folder that `tfdock build` wrote to. The error "Is a directory" would not help them.
     if path.is_dir():
         names = sorted(wheel.name for wheel in path.glob("*.whl"))
         fix = f"give one of its wheels: `{path / names[0]}`" if names else "give a wheel, a file that ends in `.whl`"
@@ -45,7 +45,7 @@ def bracketed_extra(path: Path) -> str:
     try:
         with path.open("rb") as file:
             extra = toolkit_extra(file)
-    # The extra is for an advice. An unreadable file is reported where it is needed.
+    # The extra is only advice. An unreadable file is reported where the file is needed.
     except (OSError, WheelError):
         extra = ""
     return f"[{extra}]" if extra else ""

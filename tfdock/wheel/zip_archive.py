@@ -4,7 +4,7 @@ This module does not use `zipfile`, for two reasons. `zipfile` accepts what an a
 two equal names, trusts the central directory, and skips unknown bytes. Its headers also differ a little between
 Python versions, but a normalised wheel must have the same bytes everywhere.
 
-Contents stream in pieces of at most 1 MiB. What makes a file not a sound archive raises `WheelError`.
+Contents stream in pieces of at most 1 MiB. An invalid archive raises `WheelError`.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import BinaryIO, NamedTuple
 
-# isal unpacks twice as fast as zlib and, as hashing does, without Python's lock.
+# isal unpacks twice as fast as zlib and, like hashing, does not hold Python's lock.
 from isal import isal_zlib
 
 from tfdock.host.thread_jobs import Lock
 from tfdock.wheel.facts import fail
 
 EARLIEST_EPOCH = 315532800  # 1980-01-01T00:00:00Z, where zip's calendar starts
-LATEST_EPOCH = 4354819198  # 2107-12-31T23:59:58Z, where it ends; zip counts seconds in twos
+LATEST_EPOCH = 4354819198  # 2107-12-31T23:59:58Z, where this calendar ends; zip counts in steps of 2 s
 DEFLATE_LEVEL = (
     6  # 196 MB of shared libraries: level 1 72 MB, level 6 64 MB, level 9 63 MB in four times the time of 6
 )
 
 MAX_MEMBERS = 100_000
 MAX_PATH = 1024  # characters: TensorFlow's longest has 190
-# The directory is held whole. This has room for 100,000 entries of 250 bytes each.
+# The whole directory is held in memory. This limit has room for 100,000 entries of 250 bytes each.
 MAX_DIRECTORY_BYTES = 24 << 20
-# What is read whole: a RECORD of 100,000 files has some 12 MiB; TensorFlow's METADATA has 5 KiB.
+# Limits of files that are read whole: a RECORD of 100,000 files has some 12 MiB; TensorFlow's METADATA has 5 KiB.
 MAX_RECORD_BYTES = 16 << 20
 MAX_DOCUMENT_BYTES = 1 << 20
 MAX_UNPACKED_BYTES = 16 << 30
-RATIO_FREE_BYTES = 1 << 30  # a smaller archive is harmless, whatever its ratio
+RATIO_FREE_BYTES = 1 << 30  # unpacked; a smaller archive is harmless, whatever its ratio
 MAX_RATIO = 200  # whole archive; wheels with debug information stay below 20
 
 BLOCK = 1 << 20
 _ISAL_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub calls the class an instance
-_PACKED_BLOCK = 1 << 18  # per call, in which Python's lock is free; what is not read of it is copied for each MiB
+_PACKED_BLOCK = 1 << 18  # per call, in which Python's lock is free; unread input is copied for each MiB
 _U16 = 0xFFFF
 _U32 = 0xFFFF_FFFF
 
@@ -74,8 +74,8 @@ _ZIP64_EXTRA, _UNICODE_PATH_EXTRA = 0x0001, 0x7075
 class Member(NamedTuple):  # made 40,000 times for a TensorFlow wheel, in half the time that a dataclass takes
     """A member, as listed in the central directory; sizes and offsets in bytes.
 
-    `header` is the offset of its local header, `data` of its packed bytes (0 until the header was read). `unix_mode`
-    is the 16 bits of st_mode, 0 if the archive has none.
+    `header` is the offset of its local header, `data` that of its packed bytes (0 until the header was read).
+    `unix_mode` is the 16 bits of st_mode, 0 if the archive has none.
     """
 
     name: str
@@ -107,7 +107,7 @@ class ByteSource:
         self.size = file.seek(0, io.SEEK_END)
 
     def read(self, start: int, length: int) -> bytes:
-        """Return the bytes there. Raises `WheelError` if the file ends before."""
+        """Return `length` bytes from `start` on. Raises `WheelError` if the file ends earlier."""
         with self._lock:
             self._file.seek(start)
             data = self._file.read(length)
@@ -134,12 +134,12 @@ class Archive:
         return f"{self.dist_info}/RECORD"
 
     def member(self, path: str) -> Member | None:
-        """Return the file of that path."""
+        """Return the file with this path; None if there is none."""
         return next((member for member in self.members if member.name == path), None)
 
     @property
     def unhashed(self) -> frozenset[str]:
-        """The paths RECORD has no hash for: itself and its signatures."""
+        """The paths for which RECORD has no hash: RECORD itself and its signatures."""
         return frozenset({self.record, f"{self.record}.jws", f"{self.record}.p7s"})
 
 
@@ -200,7 +200,7 @@ def _find_directory(source: ByteSource) -> _Directory:
     extra = len(tail) - at - _END.size - comment
     if extra > 0:
         fail("wheel-trailing-data", f"{extra} bytes follow the archive.")
-    # 0xFFFF says that zip64 has the number.
+    # 0xFFFF means that the zip64 record has the number.
     if extra < 0 or disk != first_disk or disk not in (0, _U16) or count_here != count:
         fail("wheel-not-a-zip", "The zip end record is damaged or belongs to a divided archive.")
     directory = _Directory(start=start, size=length, count=count)
@@ -223,7 +223,7 @@ def _other_kind(head: bytes) -> str:
 
 
 def _zip64_directory(source: ByteSource, end: int, short: _Directory) -> tuple[_Directory, int]:
-    """Return the directory, by zip64's values if the archive has them, and where the end records start."""
+    """Return the directory, with zip64's values if there are any, and the offset where the end records start."""
     at = end - _END64_LOCATOR.size
     raw = source.read(at, _END64_LOCATOR.size) if at >= 0 else b""
     if not raw.startswith(_END64_LOCATOR_MAGIC):
@@ -249,7 +249,7 @@ def _check_directory(directory: _Directory, end: int) -> None:
     if directory.size > MAX_DIRECTORY_BYTES:
         message = f"The archive's directory has {directory.size} bytes; the limit is {MAX_DIRECTORY_BYTES}."
         fail("wheel-too-large", message)
-    # `zipfile` corrects such a shift in silence, and so accepts data in front of an archive.
+    # `zipfile` silently corrects such a shift, and so accepts data before an archive.
     shift = end - directory.start - directory.size
     if shift > 0:
         fail("wheel-leading-data", f"{shift} bytes stand before the archive, or between its parts.")
@@ -266,7 +266,7 @@ def _central_members(source: ByteSource, directory: _Directory) -> list[Member]:
             fail("wheel-not-a-zip", f"The zip directory breaks off after {len(members)} members.")
         member, at = _central_member(raw, at)
         members.append(member)
-    # Entries behind the count are seen by some readers and not by others.
+    # Some readers see entries after the counted ones, and others do not.
     if at != len(raw):
         fail("wheel-hidden-data", f"The zip directory has {len(raw) - at} bytes after its last member.")
     return members
@@ -313,7 +313,7 @@ def _extras(raw: bytes, name: str) -> dict[int, bytes]:
     while at + 4 <= len(raw):
         number, length = struct.unpack_from("<HH", raw, at)
         at += 4 + length
-        # Some readers prefer the Unicode path field to the name: one member, two paths.
+        # Some readers prefer the Unicode path field to the name: one member would have two paths.
         if at > len(raw) or number in extras or number == _UNICODE_PATH_EXTRA:
             fail(
                 "wheel-header-mismatch",
@@ -355,11 +355,11 @@ def _check_member(member: Member) -> None:
     parts = name.removesuffix("/").split("/")
     if not name.isprintable() or "\\" in name or re.match(r"[A-Za-z]:", name) or {"", ".", ".."} & set(parts):
         fail("wheel-unsafe-path", f"The member name {name!r} is not a plain relative path.")
-    # 0: packers on other systems write no Unix mode. A link would let a later member be written through it.
+    # 0: packers on other systems write no Unix mode. A later member could be written through a link.
     kind = stat.S_IFMT(member.unix_mode)
     if kind not in (0, stat.S_IFDIR if member.is_folder else stat.S_IFREG):
         fail("wheel-special-file", f"`{name}` has mode {member.unix_mode:o}, which is not a regular file's.")
-    # Folders are not unpacked and have no line in RECORD: contents there would be hidden.
+    # Folders are not unpacked and have no line in RECORD: their contents would be hidden.
     if member.is_folder and member.size:
         fail("wheel-special-file", f"`{name}` is a folder with {member.size} bytes of contents.")
     if member.method == _STORED and member.packed != member.size:
@@ -442,8 +442,7 @@ def _check_local_header(source: ByteSource, member: Member) -> int:
 
 
 def _check_gap(source: ByteSource, member: Member, gap: int) -> None:
-    """Check the `gap` bytes between a member's contents and what comes next: nothing, or its data
-    descriptor."""
+    """Check the `gap` bytes after a member's contents: none, or the member's data descriptor."""
     # A zip bomb shares bytes between members to reach a ratio that deflate alone cannot.
     if gap < 0:
         fail("wheel-overlapping-members", f"`{member.name}` reaches into the member or the directory after it.")
@@ -451,7 +450,7 @@ def _check_gap(source: ByteSource, member: Member, gap: int) -> None:
         if gap:
             fail("wheel-hidden-data", f"{gap} bytes after `{member.name}` belong to no member.")
         return
-    # Sizes have 8 bytes with zip64 and else 4; the signature may be there or not (APPNOTE 4.3.9).
+    # Sizes have 8 bytes with zip64, otherwise 4; the signature is optional (APPNOTE 4.3.9).
     forms = [struct.pack("<IQQ", member.crc, member.packed, member.size)]
     if max(member.packed, member.size) <= _U32:
         forms.append(struct.pack("<III", member.crc, member.packed, member.size))
@@ -506,7 +505,7 @@ def _inflated_pieces(source: ByteSource, member: Member) -> Iterator[bytes]:
         for raw in _raw_pieces(source, member):
             while raw and not inflater.eof:
                 yield inflater.decompress(raw, BLOCK)
-                # The limit of 1 MiB a call leaves input over. It must be fed again.
+                # The limit of 1 MiB for a call can leave input unread, which must be fed again.
                 raw = inflater.unconsumed_tail
             if raw:
                 fail("wheel-corrupt-member", f"`{member.name}` has bytes after its deflate stream.")
@@ -524,11 +523,11 @@ def _inflated_pieces(source: ByteSource, member: Member) -> Iterator[bytes]:
 
 
 class ZipWriter:
-    """Writes an archive whose bytes follow from the members added, their order and one time.
+    """Writes an archive whose bytes depend only on the added members, their order and one time.
 
     Empty members are stored and all others deflated. This rule needs only the size. Storing members that deflate does
     not shrink would need two passes, to save 0.03%. For the same reason the unpacked size decides about zip64's
-    field: from 7/8 of 4 GiB on, packing could exceed 4 GiB.
+    field: from 8/9 of 4 GiB on, packing could exceed 4 GiB.
     """
 
     def __init__(self, target: BinaryIO, epoch: int) -> None:
@@ -614,7 +613,7 @@ class ZipWriter:
 
 
 def _dos_time(epoch: int) -> tuple[int, int]:
-    """Return zip's time and date fields for seconds since 1970 UTC, clamped to the years zip can tell."""
+    """Return zip's time and date fields for seconds since 1970 UTC, clamped to the years that zip can express."""
     # In UTC: zip has no time zone, and the machine's own would change the bytes.
     moment = datetime.fromtimestamp(min(max(epoch, EARLIEST_EPOCH), LATEST_EPOCH), UTC)
     time = moment.hour << 11 | moment.minute << 5 | moment.second // 2

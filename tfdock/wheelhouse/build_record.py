@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, TypedDict
 from tfdock.host.foreign_json import Malformed, Sha256, Text, below, matching, parse
 
 SCHEMA = "tfdock.record/1"
-LARGEST_RECORD = 8 << 20  #: Bytes of a record; the record of a TensorFlow build has some hundred thousand.
+LARGEST_RECORD = 8 << 20  #: The most bytes of a record; the record of a TensorFlow build has several 100,000.
 
-# 128 characters, the most that the OCI distribution specification allows a tag.
+# 128 characters: the OCI distribution specification's limit for a tag.
 #: A build id names a folder of the wheelhouse and a tag.
 #:
 #: A name begins with a letter or digit, so it is never `..` and never one of tfdock's own file names.
@@ -92,10 +92,10 @@ def read_record(data: bytes) -> dict[str, Any]:
         raise Malformed(f"a record: {error}") from None
     try:
         json.dumps(record, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # half a character, which JSON can name and nobody can write
+    except UnicodeEncodeError:  # half a surrogate pair: JSON can express it, UTF-8 cannot
         raise Malformed("a record has text that is not valid") from None
     files = [wheel["file"] for wheel in record["wheels"]]
-    # Two wheels of one name would replace each other in the wheelhouse.
+    # Two wheels with the same name would replace each other in the wheelhouse.
     if len(set(files)) < len(files):
         raise Malformed("a record lists a wheel twice")
     return record
@@ -105,7 +105,7 @@ def verified(record: Mapping[str, Any]) -> Verified:
     """Return how the wheels of a build were verified. A record may come from anybody: malformed parts are ignored."""
     rows = [row for row in _list(_map(record.get("verification")).get("checks")) if isinstance(row, dict)]
     statuses = {str(row.get("name")): row.get("status") for row in rows}
-    # First: a wheel may be imported well, and fail another check.
+    # This comes first: a wheel may pass the import and fail another check.
     if "failed" in statuses.values():
         return "failed"
     if statuses.get("import") == "passed":
@@ -118,7 +118,7 @@ def verified(record: Mapping[str, Any]) -> Verified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelClaims:
-    """The claims about a wheel. `accelerator` is None if unknown; `toolkit` is its version (`12.5.1`).
+    """The claims about a wheel. `accelerator` is None if unknown; `toolkit` is the toolkit's version (`12.5.1`).
 
     `gpu_code` holds targets, SASS before PTX (`sm_86`, `compute_90`), None if not inspected. `finished` is in seconds
     since 1970, None if unknown.
@@ -134,7 +134,7 @@ class WheelClaims:
 
 
 def claims_of_record(record: Mapping[str, Any]) -> WheelClaims:
-    """Return the claims of a build's record. A record may come from anybody: malformed parts are ignored."""
+    """Return the claims in the record of a build. A record may come from anybody: malformed parts are ignored."""
     plan = _map(record.get("plan"))
     rows = [_map(row) for row in _list(plan.get("choices"))]
     chosen = {str(row.get("field")): str(row.get("value")) for row in rows}
@@ -152,7 +152,7 @@ def claims_of_record(record: Mapping[str, Any]) -> WheelClaims:
 
 
 def claims_of_build_info(info: Mapping[str, object], accelerators: Iterable[str]) -> WheelClaims:
-    """Return the claims of a wheel's own build info, if it has no record. The listed targets are not measured."""
+    """Return the claims in a wheel's own build info, for a wheel without a record. Its targets are not measured."""
     names = list(accelerators)
     family = next((name for name in names if info.get(f"is_{name}_build") is True), None)
     if family is None:

@@ -27,7 +27,7 @@ from tfdock.wheelhouse.store import Wheelhouse, load_record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """A record that names a wheel, with these bytes."""
+    """A record that names a wheel, with the wheel's hash and size."""
 
     build_id: BuildId
     record: Mapping[str, Any]
@@ -39,9 +39,9 @@ class _Candidate:
 class StoredWheel:
     """A wheel in the wheelhouse.
 
-    `changed` is its file's time in seconds since 1970. `build_id` and `fingerprint` belong to the build that made the
-    wheel. Both are None for a wheel from elsewhere, and if the bytes differ from the published wheel. `problem` says
-    what is wrong, if anything.
+    `changed` is the modification time of the file, in seconds since 1970. `build_id` and `fingerprint` belong to the
+    build that made the wheel. Both are None for a wheel from elsewhere, and if the bytes differ from the
+    published wheel. `problem` says what is wrong, else it is empty.
     """
 
     path: Path
@@ -74,7 +74,7 @@ def unreadable_records(house: Wheelhouse) -> list[Problem]:
             severity="warning",
         )
         for file in house.record_files()
-        # Somebody may prune meanwhile.
+        # Another process may prune the wheelhouse meanwhile.
         if load_record(file) is None and file.status()
     ]
 
@@ -82,7 +82,7 @@ def unreadable_records(house: Wheelhouse) -> list[Problem]:
 def list_wheels(house: Wheelhouse, accelerators: Callable[[], Iterable[str]]) -> list[StoredWheel]:
     """Return every wheel of the wheelhouse, by name. `accelerators` is called for wheels without a record.
 
-    A wheel belongs to the record that has its name and size. It is hashed only if several records match.
+    A wheel belongs to the record with its name and size. The wheel is hashed only if several records match.
     """
     by_file: dict[str, list[_Candidate]] = defaultdict(list)
     for file in house.record_files():
@@ -91,7 +91,7 @@ def list_wheels(house: Wheelhouse, accelerators: Callable[[], Iterable[str]]) ->
         for wheel in record.get("wheels", ()):
             candidate = _Candidate(build_id=build_id, record=record, sha256=wheel["sha256"], size=wheel["size"])
             by_file[wheel["file"]].append(candidate)
-    # The index knows the hash of each wheel that has not changed since.
+    # The index has the hash of each wheel that has not changed since the index was written.
     hashes = WheelIndex(house).hashes()
     wheels = []
     for path, status in house.wheels():
@@ -150,7 +150,7 @@ def _stored_wheel(
 
 
 def _parse_name(file: str) -> tuple[str, str, str]:
-    """Return name, version and tags of a wheel's file name; the file name alone if it is malformed."""
+    """Return the name, version and tags in a wheel's file name; for an invalid one only the file name."""
     label = variant_label(file)
     plain = file.removesuffix(f"-{label}.whl") + ".whl" if label else file
     try:
@@ -162,13 +162,13 @@ def _parse_name(file: str) -> tuple[str, str, str]:
 
 
 def _foreign_claims(path: UntrustedPath, accelerators: Callable[[], Iterable[str]]) -> tuple[WheelClaims, str]:
-    """Return what a wheel says of itself, and a problem. Only its directory and one document are read."""
+    """Return the claims in a wheel itself, and a problem. Only its zip directory and one file are read."""
     try:
         with path.open() as file:
             info = build_info_of(open_archive(file))
     except WheelError as error:
         return WheelClaims(), error.message
-    # The caller leaves out a wheel that has gone. Any other error is told beside the wheel.
+    # The caller leaves out a removed wheel. Any other error is shown with the wheel.
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -1,12 +1,12 @@
 """Write the static index of a wheelhouse: `simple/` for pip and uv, and METADATA beside each wheel.
 
     simple/index.html, simple/<project>/index.html      the pages of `wheelhouse/simple_index`
-    <wheel>.metadata                                    the METADATA that those pages name
+    <wheel>.metadata                                    the METADATA that these pages name
     .tfdock/index.json                                  the facts of each file, so that none is read twice
 
-The index holds complete wheels: we published the wheel, or every file in it matches its RECORD. Whoever writes holds
-the wheelhouse (`Wheelhouse.changing`). Each file is replaced in one step, in an order that never lets a page name a
-missing file. Once an index exists, it follows publications and pruning.
+The index holds complete wheels: tfdock published the wheel, or every file in it matches RECORD. Writers hold the lock
+of the wheelhouse (`Wheelhouse.changing`). Each file is replaced in one step, in an order that never lets a page name
+a missing file. Once an index exists, publishing and pruning update it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tfdock.wheelhouse.store import Wheelhouse
 SCHEMA = "tfdock.index/1"
 Progress = Callable[[str], object]  #: Called with the name of a wheel before it is read.
 
-# The third decides: a program can set the time of the contents back, but not that one.
+# The third value is decisive: a program can set the second back, but not the third.
 #: Size, time of the last change of contents, time of the last change of anything, inode.
 #:
 #: If all four values are equal, the file is unchanged.
 Signature = tuple[int, int, int, int]
 _FEW = 100  #: At most this many files are synced one by one; thousands take minutes.
-_MOST_STATE = 16 << 20  #: Bytes of a page, and of the kept facts: some hundred for each of thousands of wheels.
+_MOST_STATE = 16 << 20  #: The most bytes of a page, and of `index.json`: each wheel needs several hundred.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """The last update, as it is kept."""
+    """The last update, as stored in `index.json`."""
 
     schema: Annotated[str, SCHEMA.__eq__]
     wheels: tuple[IndexEntry, ...]
@@ -61,15 +61,15 @@ class _State:
 class IndexUpdate:
     """The result of updating the index."""
 
-    wheels: tuple[str, ...]  #: The wheels in it.
-    added: tuple[str, ...]  #: Those that are new.
-    removed: tuple[str, ...]  #: Those that are gone.
+    wheels: tuple[str, ...]  #: The wheels in the index.
+    added: tuple[str, ...]  #: The wheels that are new in the index.
+    removed: tuple[str, ...]  #: The wheels that are no longer in the index.
     left_out: tuple[Problem, ...] = ()  #: Files outside the index, and why.
 
 
 @dataclass
 class _Scan:
-    """The wheels that were seen. `documents` holds METADATA of the wheels that were read just now."""
+    """The wheels that were found. `documents` holds the METADATA of the wheels that this update has read."""
 
     entries: dict[str, IndexEntry] = field(default_factory=dict)
     documents: dict[str, bytes] = field(default_factory=dict)
@@ -91,11 +91,11 @@ class WheelIndex:
         return is_ours(_contents(self._root_page))
 
     def update(self, progress: Progress = lambda _: None) -> IndexUpdate:
-        """Update the index to the wheels that are there now. Only new wheels are read.
+        """Update the index to the wheels that are in the folder now. Only new or changed wheels are read.
 
         Raises OSError, and ProfileError (`file-error`) if another program's index is in this place.
         """
-        # Before anything is read: that takes minutes for many wheels.
+        # Check before reading: to read many wheels takes minutes.
         self._check_no_foreign_index()
         known = self._load_entries()
         scan = _Scan(entries=known)
@@ -112,17 +112,17 @@ class WheelIndex:
         )
 
     def remove(self, files: Iterable[str]) -> None:
-        """Remove wheels from the index. The caller holds the wheelhouse and will change or remove these wheels.
+        """Remove wheels from the index. The caller holds the lock, and will change or remove these wheels.
 
-        On a full disk no shorter page can be written. Then all pages are removed, until `add` has disk space for
-        them.
+        On a full disk not even a shorter page can be written. Then all pages are removed, until `add` has disk space
+        for them.
         """
         if not self.exists:
             return
         known, removed = self._load_entries(), set(files)
         entries = self._unchanged(known, without=removed)
         try:
-            # Also if none is recorded: a killed process may have written a page but not its record.
+            # Write even if the state has no such wheel: a killed process may have written a page but not the state.
             self._write(entries, {}, gone=known.keys() - entries.keys())
         except OSError as error:
             if error.errno not in FULL:
@@ -132,10 +132,10 @@ class WheelIndex:
                     page.remove()
 
     def add(self, files: Mapping[str, str]) -> None:
-        """Add wheels to the index, given with their sha256. The caller holds the wheelhouse and has just published
+        """Add wheels to the index, given with their sha256. The caller holds the lock, and has just published
         them.
 
-        Without wheels, it writes the existing pages again.
+        Without wheels, write the existing pages again.
         """
         if not self.exists:
             return
@@ -147,11 +147,11 @@ class WheelIndex:
         self._write(entries, documents, gone=known.keys() - entries.keys())
 
     def hashes(self) -> dict[str, str]:
-        """Return the sha256 of every wheel in the index that has not changed since."""
+        """Return the sha256 of every indexed wheel that has not changed since it was read."""
         return {file: entry.listed.sha256 for file, entry in self._unchanged(self._load_entries()).items()}
 
     def _unchanged(self, known: Mapping[str, IndexEntry], without: Collection[str] = ()) -> dict[str, IndexEntry]:
-        """Return the wheels that have not changed; the others wait for `update`."""
+        """Return the wheels that have not changed; `update` reads the others later."""
         present = dict(self._files())
         return {
             file: entry
@@ -200,8 +200,8 @@ class WheelIndex:
                 scan.entries[file] = entry
 
     def _load_entries(self) -> dict[str, IndexEntry]:
-        """Return the entries of the last update; nothing if they cannot be read."""
-        # The file may hold anything. Without it all wheels are read again.
+        """Return the entries of the last update; empty if they cannot be read."""
+        # The file may be invalid. Then all wheels are read again.
         state: _State | None = self._state.load(_State, _MOST_STATE)
         return {entry.listed.file: entry for entry in state.wheels} if state else {}
 
@@ -214,7 +214,7 @@ class WheelIndex:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def _write(self, entries: Mapping[str, IndexEntry], documents: Mapping[str, bytes], gone: Iterable[str]) -> None:
-        """Write what differs. A file is written before the page that names it, and removed after that page."""
+        """Write changed files. A file is written before the page that names it, and removed after that page."""
         # The files of a page are written before the page, so pip never requests a missing file.
         self._write_documents(entries, documents)
         rows = [_entry_row(entries[file]) for file in sorted(entries)]
@@ -228,19 +228,19 @@ class WheelIndex:
             self._document(file).remove()
 
     def _remove_pages(self, projects: Collection[str]) -> None:
-        """Remove the pages of all projects but these. Other programs' files, and what links lead to, stay."""
+        """Remove the pages of all other projects. Files of other programs, and the targets of links, stay."""
         for folder in [path for path in self._pages.entries() if path.name not in projects]:
             page = folder / "index.html"
             if is_ours(_contents(page), folder.name):
                 page.remove()
-                with suppress(OSError):  # something else is kept there
+                with suppress(OSError):  # the folder has other files
                     folder.remove_empty()
 
     def _write_documents(self, entries: Mapping[str, IndexEntry], documents: Mapping[str, bytes]) -> None:
         """Write METADATA beside each wheel, also where somebody removed it."""
         for name, entry in entries.items():
             data = documents.get(name)
-            # The size shows what is missing or cut. To read each file takes long for thousands of wheels.
+            # The size shows missing or truncated files. To read the files of thousands of wheels takes long.
             if data is None and self._document(name).size != entry.metadata_size:
                 data = _read_wheel(self._house.at(name), entry.listed.sha256)[1]
             if data is not None:
@@ -251,7 +251,7 @@ class WheelIndex:
 
 
 def _read_wheel(path: UntrustedPath, sha256: str = "") -> tuple[IndexEntry, bytes]:
-    """Read a wheel; completely, unless its sha256 is known from an earlier read. Raises WheelError, OSError."""
+    """Read a wheel: all of it, unless its sha256 is known from an earlier read. Raises WheelError, OSError."""
     with path.open() as file:
         # Use the open file: the name may mean another file by now.
         before = signature(os.fstat(file.fileno()))
@@ -277,7 +277,7 @@ def _left_out_problem(file: str, code: str, message: str, fix: str) -> Problem:
 
 
 def _entry_row(entry: IndexEntry) -> dict[str, object]:
-    """Return an entry as it is kept. `asdict` takes longer for thousands of entries than all the rest."""
+    """Return an entry in its stored form. For thousands of entries, `asdict` takes longer than all the rest."""
     wheel = entry.listed
     return {
         "listed": {

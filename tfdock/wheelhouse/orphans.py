@@ -26,14 +26,14 @@ _TEMPORARY = re.compile(
     r"\.(?:index\.html|index\.json|[0-9a-f]{64}\.json|.+\.constraints\.txt|.+\.whl\.metadata)\.[0-9]+-[0-9]+"
 )
 
-#: Such names in the folder of a build, where tfdock writes all files.
+#: Temporary names in the folder of a build, where tfdock writes all files.
 #:
 #: While the build id is locked, no process writes them.
 _HALF_WRITTEN = re.compile(r"\..+\.[0-9]+-[0-9]+")
 _HALF_KIND = "half written file"
 _STAGING_KIND = "staging folder of a killed run"
 
-#: Path, inode, time and size of a file, or of a folder and all its contents. Every write changes one of them.
+#: Path, inode, time and size of a file, or of a folder and all its contents. Every write changes the trace.
 Trace = frozenset[tuple[str, int, float, int]]
 
 
@@ -51,23 +51,23 @@ class Orphan:
 
     @property
     def size(self) -> int:
-        """Bytes of all its files."""
+        """The size of all files of the orphan, in bytes."""
         return sum(size for *_, size in self.trace)
 
     @property
     def changed(self) -> float:
-        """The time of the last change in it, in seconds since 1970."""
+        """The time of the last change in the orphan, in seconds since 1970."""
         return max((changed for _, _, changed, _ in self.trace), default=0.0)
 
     def is_still_there(self) -> bool:
-        """Return whether it is unchanged. METADATA must still lack its wheel."""
+        """Return whether the orphan is unchanged. METADATA must still lack its wheel."""
         return not _has_wheel(self.path) and _trace_of(self.path) == self.trace
 
 
 def find_orphans(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterator[Orphan]:
     """Yield leftovers of killed runs and broken pulls, except those that a run may still use.
 
-    `state` is the folder of the journal of runs; `busy` are the build ids that are held.
+    `state` is the folder of the journal of runs; `busy` are the build ids that runs hold.
     """
     yield from _abandoned_staging(house, state, busy)
     yield from _stray_files(house)
@@ -79,7 +79,7 @@ def find_half_written(house: Wheelhouse) -> Iterator[Orphan]:
     # Look without the lock first: the lock is taken only if there is something to remove.
     if any(orphan.kind == _HALF_KIND for orphan in _stray_files(house)):
         with house.changing():
-            # Again under the lock: what was being written a moment ago has its name by now.
+            # Look again with the lock: a file that was being written has its final name by now.
             orphans = [orphan for orphan in _stray_files(house) if orphan.kind == _HALF_KIND]
         yield from orphans
     for folder in house.record_folders():
@@ -92,7 +92,7 @@ def find_half_written(house: Wheelhouse) -> Iterator[Orphan]:
 
 
 def remove_orphan(house: Wheelhouse, orphan: Orphan) -> bool:
-    """Remove an orphan. Return False if it has changed since: it stays. Raise Locked if a run uses it, or OSError."""
+    """Remove an orphan. Return False, and keep it, if it has changed. Raise Locked if a run uses it, or OSError."""
     with _lock_of(house, orphan):
         if not orphan.is_still_there():
             return False
@@ -104,7 +104,7 @@ def remove_orphan(house: Wheelhouse, orphan: Orphan) -> bool:
 
 
 def _lock_of(house: Wheelhouse, orphan: Orphan) -> AbstractContextManager[None]:
-    # Nobody comes back to the folder of a killed run. Removing gigabytes takes time, and nobody should wait for it.
+    # No process uses the folder of a killed run. So no lock: nobody should wait while gigabytes are removed.
     if orphan.kind == _STAGING_KIND:
         return nullcontext()
     return house.locked(orphan.build_id, patience=0) if orphan.build_id else house.changing()
@@ -116,18 +116,18 @@ def _lock_of(house: Wheelhouse, orphan: Orphan) -> AbstractContextManager[None]:
 def _abandoned_staging(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterator[Orphan]:
     """Yield staging folders of runs that have ended.
 
-    A run of another user, or on another machine, is not known here. The run holds the build id whose folder has its
-    log. A folder without a log must at least be old.
+    The journal does not list runs of other users or machines. But a run holds the build id whose folder has its log.
+    A staging folder without a log must at least be old.
     """
     alive = journal.living_runs(state)
     # A log is named after the run and is in the folder of its build id, which the run holds.
     logs = {path.name: folder.parent.name for folder in house.record_folders() for path in folder.entries()}
     staged = house.staged.entries()
-    # Only tfdock's own names: an untrusted wheelhouse may have any files there.
+    # Only names that tfdock gives: an untrusted wheelhouse may have any files in `staging`.
     for folder in (path for path in staged if journal.is_run_id(path.name.removeprefix(_ASIDE))):
         orphan = Orphan(path=folder, kind=_STAGING_KIND, trace=_trace_of(folder))
         lives = folder.name in alive or logs.get(f"{folder.name}.log") in busy
-        # Not at once: a run that has just begun has no log yet.
+        # Wait a day: a run that has just begun has no log yet.
         if not lives and orphan.changed < time.time() - _ABANDONED:
             yield orphan
 
@@ -145,7 +145,7 @@ def _broken_pulls(house: Wheelhouse) -> Iterator[Orphan]:
 
 
 def _stray_files(house: Wheelhouse) -> Iterator[Orphan]:
-    """Yield half-written files of ours, and METADATA whose wheel has gone."""
+    """Yield half-written files of tfdock, and METADATA whose wheel was removed."""
     simple = house.at("simple")
     folders = (house.at(""), simple, *simple.entries(), house.private, house.private / "coverage")
     for path in (path for folder in folders for path in folder.entries()):
@@ -159,7 +159,7 @@ def _stray_files(house: Wheelhouse) -> Iterator[Orphan]:
 
 
 def _has_wheel(path: UntrustedPath) -> bool:
-    """Return whether METADATA has its wheel beside it. Of any other file: False."""
+    """Return whether METADATA has its wheel beside it; False for any other file."""
     return path.name.endswith(METADATA_SUFFIX) and bool(
         (path.parent / path.name.removesuffix(METADATA_SUFFIX)).status()
     )

@@ -1,4 +1,4 @@
-"""Publish the wheels of a build: each file appears whole; a record without its wheels counts as no build."""
+"""Publish the wheels of a build: each file appears whole. A record without its wheels does not count as a build."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def publish(
     that is killed in between leaves a record whose wheel is missing. That build is not finished; it is built again.
     """
     for path in sealed:
-        # On the disk before it is visible: after a power cut, no name may stand for missing bytes.
+        # Sync before the wheel is visible: after a power cut, no name may stand for missing bytes.
         sync_path(path)
     pins = constraints(build_id, [wheel.file for wheel in sealed.values()])
     index = WheelIndex(house)
@@ -37,14 +37,14 @@ def publish(
         for wheel in sealed.values():
             # Check again with the lock: `check_early` was hours ago.
             house.check_replaceable(build_id, wheel, recorded(record))
-        # An index never names missing bytes.
+        # Before the files change: the index must never name missing bytes.
         index.remove(wheel.file for wheel in sealed.values())
-        # The record first: after a kill the build is unfinished, and no wheel lies here without a record.
+        # The record first: if the run is killed, the build counts as unfinished, and no wheel lacks a record.
         _write_record(house, build_id, record, beside or {})
         house.constraints(build_id).write(pins.encode())
         for path, wheel in sealed.items():
             path.replace(house.root / wheel.file)
-        # The new names are contents of the folder, which is synced by itself.
+        # The new names belong to the folder, so the folder must be synced too.
         sync_path(house.root)
         with suppress(OSError):  # the wheels are still published; `wheelhouse index` adds them
             index.add({wheel.file: wheel.sha256 for wheel in sealed.values()})
@@ -59,19 +59,19 @@ def _write_record(
         (folder / name).write(data)
     replaced = load_record(folder / "record.json") or {}
     text = json.dumps(record, indent=1, sort_keys=True).encode() + b"\n"
-    # The removal comes before the new name: afterwards no record would know those bytes.
+    # Remove before the new record gets its name: afterwards no record would list the old bytes.
     with (folder / "record.json").written(text):
         _remove_other_bytes(house, replaced, record)
-    # After the record: no record may name a file that has gone.
+    # Remove after the record is written: no record may name a missing file.
     for name in (PULLED, *kept_files(replaced).values()):
         if name not in beside and name not in kept_files(record).values():
             (folder / name).remove()
 
 
 def _remove_other_bytes(house: Wheelhouse, replaced: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-    """Remove wheels whose bytes no record will know.
+    """Remove wheels whose bytes the new record does not list.
 
-    After a kill at this point, `check_replaceable` would refuse to replace them.
+    If they stayed and the run were killed, `check_replaceable` would refuse to replace them.
     """
     sha256s = {wheel["file"]: wheel["sha256"] for wheel in record["wheels"]}
     for wheel in replaced.get("wheels", ()):

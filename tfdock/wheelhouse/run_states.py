@@ -23,17 +23,17 @@ from tfdock.types import BuildId
 from tfdock.wheelhouse.build_record import BUILD_ID
 from tfdock.wheelhouse.store import LARGEST_RUN, RUN_SCHEMA, RUN_SUFFIX, Wheelhouse
 
-#: `waiting`: its run has not begun; `stopped`: the user stopped it; `killed`: it ended without a result.
+#: `waiting`: the run has not begun; `stopped`: the user stopped it; `killed`: the run ended without a result.
 State = Literal["running", "waiting", "built", "failed", "stopped", "killed"]
 #: Status of a build in `tfdock.build/1` -> its state, if it has no wheel.
 _WITHOUT_WHEEL: Mapping[str, State] = {
     "failed": "failed", "refused": "failed", "interrupted": "stopped"
 }  # fmt: skip
-_TAIL = 32 << 20  #: Bytes at the end of a log in which its last step and Bazel's last count are looked for.
+_TAIL = 32 << 20  #: The last bytes of a log, which are searched for the last step and Bazel's last count.
 
 
 def failed_runs(house: Wheelhouse, state: Path, build_id: str | None = None) -> list[UntrustedPath]:
-    """Return the documents of failed runs, of one build id or of all, newest first. Running runs are left out."""
+    """Return the documents of failed runs of one build id or of all, newest first. Current runs are left out."""
     # The build id becomes part of a path below, and may be any typed word.
     if build_id is not None and not BUILD_ID.fullmatch(build_id):
         return []
@@ -51,7 +51,7 @@ def failed_runs(house: Wheelhouse, state: Path, build_id: str | None = None) -> 
 class RunState:
     """A current run of any command, or a build that waits or has ended."""
 
-    run: str  #: The id of the run; without a run, of the background command, whose output is the log.
+    run: str  #: The id of the run; before a run exists, that of the background command, whose output is the log.
     build_id: str  #: The build id.
     state: State  #: What the build does, or how it ended.
     profile: str  #: The name of the profile's file; empty for a successful build.
@@ -59,7 +59,7 @@ class RunState:
     ended: str = ""  #: When the run ended; empty while it runs.
     process: str = ""  #: The process of the run, such as `process 4242 (tfdock build rtx3080)`.
     phase: str = ""  #: The phase of a running build, such as `compile`.
-    done: int | None = None  #: How many actions Bazel has finished in that phase; null if it does not count.
+    done: int | None = None  #: How many actions Bazel has finished in this phase; null if it does not count.
     total: int | None = None  #: How many actions Bazel knows.
     action: str = ""  #: The action that Bazel named last.
     reason: str = ""  #: Why it failed.
@@ -71,7 +71,7 @@ _Reason = TypedDict("_Reason", {"code": str, "message": str})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Noted:
-    """What is taken of a run document."""
+    """The fields of a run document that are used."""
 
     schema: Annotated[str, RUN_SCHEMA.__eq__]
     build_id: str
@@ -82,7 +82,7 @@ class _Noted:
     problems: tuple[_Reason, ...] = ()
 
     def state(self, log: UntrustedPath, process: str = "") -> RunState:
-        """Return the state of the run. It is still running if it has a process."""
+        """Return the state of the run. The run is still running if `process` is given."""
         problem = self.problems[0] if self.problems else _Reason(code="", message=self.error)
         stopped = problem["code"] == "interrupted"
         return RunState(
@@ -99,7 +99,7 @@ class _Noted:
 
 
 def run_states(house: Wheelhouse, state: Path) -> Iterator[RunState]:
-    """Yield this user's running and waiting builds for any wheelhouse, then the ended builds of one, newest first."""
+    """Yield this user's running and waiting builds of any wheelhouse, then this one's ended builds, newest first."""
     living = list(_living(state))
     failed = (_noted(path.parent, path.name.removesuffix(RUN_SUFFIX)) for path in failed_runs(house, state))
     ended = [*chain.from_iterable(failed), *_built(house)]
@@ -130,7 +130,7 @@ def _noted(folder: UntrustedPath, run: str, process: str = "") -> Iterator[RunSt
 def _built(house: Wheelhouse) -> Iterator[RunState]:
     for record in house.records():
         run = record["log"].removesuffix(".log")
-        # The record may be a stranger's, and name any file; a build that was pulled has no log.
+        # A stranger's record may name any file as its log. A pulled build has no log here.
         if journal.is_run_id(run) and not house.pulled_from(record):
             yield RunState(
                 run=run,
@@ -148,7 +148,7 @@ def _now() -> str:
 
 
 class BuildNotes:
-    """Notes beside the output of a background command which of its builds wait, or ended without a run.
+    """Lists the builds of a background command that wait, or ended without a run, in a file beside its output.
 
     A failed write never fails a build.
     """
@@ -182,7 +182,7 @@ def _without_run(folder: UntrustedPath, runs: Sequence[RunState]) -> Iterator[Ru
         noted: list[RunState] | None = file.load(list[RunState], LARGEST_RUN) if file.name.endswith(".json") else None
         process = _writer(file.path.with_suffix(".txt")) if noted else ""
         for build in noted or ():
-            # The names of commands and of runs begin with their time.
+            # The names of commands and runs begin with their start time.
             if any(run.build_id == build.build_id and run.run[:15] >= build.run[:15] for run in runs):
                 continue
             if build.state == "waiting":

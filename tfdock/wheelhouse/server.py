@@ -31,22 +31,22 @@ SERVED = re.compile(
     rf"|{_NAME}\.whl(?:\.metadata)?|{_NAME}\.constraints\.txt"
 )
 _ABSOLUTE = re.compile(r"https?://(?P<host>[^/?#]+)(?P<path>/.*)?", re.IGNORECASE)
-_PATIENCE = 5.0  #: Seconds for a client's request, and for the pause between two requests.
-_STALLED = 60.0  #: Seconds for a client to read a piece of a file.
+_PATIENCE = 5.0  #: Seconds that a client has for a request, and for the pause between two requests.
+_STALLED = 60.0  #: Seconds that a client has to read a piece of a file.
 _CLIENTS, _RESERVED = 1000, 56  #: The maximum of connections, and of other open files.
 _TYPES = {".html": "text/html; charset=utf-8", ".txt": "text/plain; charset=utf-8", ".metadata": "text/plain"}
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """The address of the server: `host` as the user gave it, and the port that it got."""
+    """The address of the server: `host` as the user gave it, and the port that is used."""
 
     host: str
     port: int
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach the server."""
         return self.host == "localhost" or _has_property(self.host, "is_loopback")
 
     @property
@@ -58,9 +58,9 @@ class ServerAddress:
     def answers_to(self, host: str) -> bool:
         """Return whether requests for this host are answered.
 
-        A web page of a stranger can let its own name lead to this address, and its script can then read what is
-        served (DNS rebinding). Such a page cannot use an IP address or `localhost` as its name. A server that
-        others reach answers to every name.
+        A stranger can point the host name of a web page to this address. A script of the page can then read the
+        served files (DNS rebinding). Such a page cannot have an IP address or `localhost` as its name. A server
+        that other machines reach answers to every name.
         """
         if not self.loopback:
             return True
@@ -85,7 +85,7 @@ def _has_property(host: str, name: str) -> bool:
 
 def _listen(host: str, port: int) -> list[socket.socket]:
     try:
-        if not host:  # to the system that is every address
+        if not host:  # the system takes an empty host as every address
             raise OSError("no host given")
         return bind_sockets(port, host)
     # UnicodeError: IDNA refuses empty and overlong parts of a name.
@@ -108,7 +108,7 @@ async def serve(
     """Serve until SIGINT or SIGTERM comes. Port 0 takes any free port.
 
     `ready` is called once the server answers, and `seen` with a line for every request. Raises ProfileError
-    (`serve-address`) if it cannot listen there.
+    (`serve-address`) if the server cannot listen on this address.
     """
     sockets = _listen(host, port)
     address = ServerAddress(host, sockets[0].getsockname()[1])
@@ -121,7 +121,7 @@ async def serve(
     server = _Server(
         Application(handlers, log_function=log, answers_to=address.answers_to),
         max_body_size=1024,  # no request that is answered has a body
-        # Without limits, half a request would hold its connection for ever.
+        # Without limits, an incomplete request would hold its connection forever.
         body_timeout=_PATIENCE,
         idle_connection_timeout=_PATIENCE,
     )
@@ -138,12 +138,12 @@ async def serve(
 def _most_connections() -> int:
     """Return how many connections there may be. Each one may have a file open besides its socket."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    # A server without free file descriptors can accept nobody, and serve nobody.
+    # A server without free file descriptors can neither accept nor serve clients.
     return _CLIENTS if files == resource.RLIM_INFINITY else max(4, min(_CLIENTS, (files - _RESERVED) // 2))
 
 
 class _Server(HTTPServer):
-    """A server with a limit of connections. At the limit, the client that has sent no whole request longest goes."""
+    """A server that limits connections. At the limit, it closes the one that has longest sent no whole request."""
 
     def initialize(self, *words: Any, **options: Any) -> None:
         super().initialize(*words, **options)
@@ -154,7 +154,7 @@ class _Server(HTTPServer):
     def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
         if len(self._waiting) + len(self._busy) >= self._most:
             if not self._waiting:
-                # All connections are in use, and none is closed for a new client.
+                # All connections are busy. None of them is closed for a new client.
                 _refuse_connection(stream)
                 return
             # A dict is ordered, so the first connection has waited longest.
@@ -166,7 +166,7 @@ class _Server(HTTPServer):
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         stream: IOStream = server_conn.stream  # type: ignore[attr-defined]
-        if stream in self._busy:  # the request before is answered
+        if stream in self._busy:  # the previous request is answered
             self._busy.discard(stream)
             self._waiting[stream] = None
         return _RequestTracker(super().start_request(server_conn, request_conn), lambda: self._begin(stream))
@@ -194,7 +194,7 @@ def _refuse_connection(stream: IOStream) -> None:
 
 
 class _RequestTracker(HTTPMessageDelegate):
-    """Call `whole` when a request has come completely."""
+    """Call `whole` when a request has been received completely."""
 
     def __init__(self, inner: HTTPMessageDelegate, whole: Callable[[], None]) -> None:
         self._inner, self._whole = inner, whole
@@ -222,7 +222,7 @@ class _RequestTracker(HTTPMessageDelegate):
 class _Files(StaticFileHandler):
     """Serve the files of a wheelhouse, whole or in ranges.
 
-    Tornado refuses paths that leave it, by `..` or by a link.
+    Tornado refuses paths that leave the wheelhouse by `..` or by a link.
     """
 
     def prepare(self) -> None:
@@ -250,7 +250,7 @@ class _Files(StaticFileHandler):
         self.set_header("X-Content-Type-Options", "nosniff")
 
     def parse_url_path(self, url_path: str) -> str:
-        # Before Tornado looks at the disk. 404 does not tell whether there is a private file.
+        # Check before Tornado looks at the disk. A 404 does not reveal whether a private file exists.
         if not SERVED.fullmatch(url_path):
             raise HTTPError(404)
         return super().parse_url_path(url_path)
@@ -259,13 +259,13 @@ class _Files(StaticFileHandler):
         return _TYPES.get(Path(self.absolute_path or "").suffix, "application/octet-stream")
 
     def compute_etag(self) -> str | None:
-        # By the file's time and size: hashing hundreds of megabytes would stop all others.
+        # From the file's time and size: hashing hundreds of megabytes would block all other clients.
         status = os.stat(self.absolute_path or "")  # noqa: PTH116
         return f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
 
     def set_extra_headers(self, path: str) -> None:  # noqa: ARG002
-        self.set_header("Cache-Control", "no-cache")  # keep it, and ask whether it still holds
-        # Who goes on with a download gets all of a file that has been replaced since, not the rest of another one.
+        self.set_header("Cache-Control", "no-cache")  # clients may cache, and must ask if the file is still valid
+        # If the file was replaced meanwhile, a client that resumes its download gets the whole new file.
         if self.request.headers.get("If-Range") not in (None, self.compute_etag()):
             self.request.headers.pop("Range", None)
 

@@ -1,6 +1,6 @@
 """Write the pages of a static package index (PEP 503) with core metadata (PEP 658).
 
-Pure: the same files give the same bytes, in any order.
+Pure: the same files give the same bytes, whatever their order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tfdock.wheelhouse.build_record import WheelName
 API_VERSION = "1.0"
 #: Suffix that a client appends to a wheel's address to get its METADATA.
 #:
-#: The file lies beside the wheel, not the page.
+#: The file is in the folder of the wheel, not of the page.
 METADATA_SUFFIX = ".metadata"
 
 
@@ -32,7 +32,7 @@ METADATA_SUFFIX = ".metadata"
 class IndexedWheel:
     """A wheel as an index names it.
 
-    `file` is its name and `sha256` the hash of its bytes (64 hexadecimal digits). `requires_python` stands as in
+    `file` is its name and `sha256` the hash of its bytes (64 hexadecimal digits). `requires_python` is as in
     METADATA. `metadata_sha256` is the hash of METADATA's bytes, which are served as `<file>.metadata`; None if they
     are not served.
     """
@@ -44,18 +44,18 @@ class IndexedWheel:
 
     @property
     def project(self) -> str:
-        """The folder of its page: `tensorflow-cpu`."""
+        """The folder of the project's page: `tensorflow-cpu`."""
         return canonicalize_name(self.file.partition("-")[0])
 
 
 def read_indexed_wheel(file: BinaryIO, filename: str, sha256: str) -> tuple[IndexedWheel, bytes]:
     """Return the index row of an open wheel, and the bytes of its METADATA. `sha256` is the hash of the whole file.
 
-    Raises `WheelError` if the file is no wheel of that name. The members of the wheel are not unpacked.
+    Raises `WheelError` if the file is not a wheel of this name. The members of the wheel are not unpacked.
     """
     about, data = core_metadata(file, filename)
     project = filename.partition("-")[0]
-    if not is_normalized_name(canonicalize_name(project)):  # no installer could ask for it
+    if not is_normalized_name(canonicalize_name(project)):  # no installer could request this project
         fail(
             "wheel-bad-name",
             f"`{project}` is not a valid project name: its ends must be letters or digits.",
@@ -75,7 +75,7 @@ def read_indexed_wheel(file: BinaryIO, filename: str, sha256: str) -> tuple[Inde
 
 
 def pages(files: Iterable[IndexedWheel], *, wheels: str = "../../") -> dict[str, bytes]:
-    """Return all pages of an index, by their paths in it: `<project>/index.html` and, at the end, `index.html`.
+    """Return all pages of an index, by paths in the index: `<project>/index.html` and, at the end, `index.html`.
 
     `wheels` is the relative address of the folder of wheels from a project's page. It ends with a slash.
     """
@@ -129,8 +129,8 @@ def _link(row: IndexedWheel, wheels: str) -> str:
         attributes["data-requires-python"] = row.requires_python
     if row.metadata_sha256 is not None:
         attributes["data-core-metadata"] = f"sha256={row.metadata_sha256}"
-        # PEP 714 renamed the attribute. pip before 23.2 reads the first name only, and else downloads the wheel.
-        # It refuses metadata whose Name is not spelt as in the requirement: `tensorflow-cpu` and `tensorflow_cpu`.
+        # PEP 714 renamed the attribute. pip before 23.2 reads only the old name; without it, pip downloads the wheel.
+        # That pip refuses METADATA whose Name is spelt unlike the requirement: `tensorflow-cpu`, `tensorflow_cpu`.
         if row.file.startswith(f"{row.project}-"):
             attributes["data-dist-info-metadata"] = attributes["data-core-metadata"]
     written = " ".join(f'{name}="{escape(value)}"' for name, value in attributes.items())

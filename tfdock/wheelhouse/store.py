@@ -2,13 +2,13 @@
 
 wheelhouse/
   tensorflow-2.18.0+cuda12.5.sm86-cp311-cp311-linux_x86_64.whl
-  <build id>.constraints.txt                                    for `pip install -c`: keeps that wheel installed
+  <build id>.constraints.txt                                    for `pip install -c`: keeps the wheel installed
   .tfdock/<build id>/<fingerprint 12>/{record.json, <run id>.log}
-                                          and what the record names under `kept`; <run id>.run.json of a run that has
-                                          not ended well (builder/run_document); pulled.json where it was not built
-                                          here, and pull-*.part while a pull is under way or broke off
+                                          and the files that the record names under `kept`; <run id>.run.json of a
+                                          failed or unfinished run (builder/run_document); pulled.json if the build
+                                          was pulled, and pull-*.part of a running or interrupted pull
   .tfdock/staging/<run id>/                                     the results of a run, before they are published
-  simple/, <wheel>.metadata, .tfdock/index.json                 the index, where one was asked for (index.py)
+  simple/, <wheel>.metadata, .tfdock/index.json                 the index, if one was requested (index.py)
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from tfdock.plan.build_plan import BuildPlan
 
 PULLED = "pulled.json"  #: File beside the record of a build that came from a registry. It names the registry's image.
-#: The document of an unsuccessful run: its schema, the end of its name, and the maximum of bytes read.
+#: The document of an unsuccessful run: its schema, its suffix, and the most bytes that are read.
 RUN_SCHEMA, RUN_SUFFIX, LARGEST_RUN = "tfdock.run/1", ".run.json", 16 << 20
 #: Seconds that a run waits for a build id.
 #:
 #: A prune command holds the lock for a moment, another run for hours.
 _PATIENCE = 1.0
-#: Names of our own files. A record cannot name any other file, whoever wrote it. Earlier versions kept `spawns`.
+#: Names of kept files. A record, whoever wrote it, cannot name any other file. Earlier versions kept `spawns`.
 _KEPT = re.compile(r"[0-9A-Za-z-]+\.(?:profile|inputs|spawns)\.gz")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelFile:
-    """A finished wheel, by its file."""
+    """The file of a finished wheel."""
 
     file: str  #: The file's name.
     sha256: str  #: 64 hexadecimal digits.
@@ -55,7 +55,7 @@ class WheelFile:
 
 @dataclass(frozen=True, slots=True)
 class Wheelhouse:
-    """A folder of wheels, shared by any number of runs. It may lie in a stranger's checkout."""
+    """A folder of wheels, shared by any number of runs. The folder may be in a stranger's checkout."""
 
     root: Path
 
@@ -70,7 +70,7 @@ class Wheelhouse:
 
     def record_folder(self, build_id: BuildId, fingerprint: str) -> UntrustedPath:
         """Return the folder of a build's record and log."""
-        # Short for people. Whoever reads the record compares the whole fingerprint.
+        # The name is short for people. Readers of the record compare the whole fingerprint.
         return self.private / build_id / fingerprint[:12]
 
     def constraints(self, build_id: BuildId) -> UntrustedPath:
@@ -96,7 +96,7 @@ class Wheelhouse:
 
     @contextmanager
     def locked(self, build_id: BuildId, patience: float = _PATIENCE) -> Iterator[None]:
-        """Hold a build id; raise Locked if another run has it. The kernel releases it if this process dies."""
+        """Hold a build id; raise Locked if another run has it. The kernel releases the lock if this process dies."""
         until = time.monotonic() + patience
 
         def wait(_: str) -> None:
@@ -112,13 +112,13 @@ class Wheelhouse:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the visible part of the wheelhouse: one process at a time adds, replaces or removes wheels, and
-        briefly.
+        """Lock the visible part of the wheelhouse for a moment: one process at a time adds, replaces or removes
+        wheels.
 
         A process that holds a build id may take this lock. A process that holds this lock must not wait for a build
         id.
         """
-        # Without a limit: whoever holds it is done in a moment.
+        # Wait without a limit: a process holds this lock only for a moment.
         with held(self.private / "lock", "the wheelhouse", alone=True, waiting=lambda _: None):
             yield
 
@@ -138,12 +138,12 @@ class Wheelhouse:
         return record if all(path.is_file() and path.size == size for path, size in found) else None
 
     def complete_record_for(self, plan: BuildPlan) -> dict[str, Any] | None:
-        """Return the record of a plan's build, if its wheels are here and its domain is valid for the plan's."""
+        """Return the record of a plan's build, if its wheels are here and its trust domain is valid for the plan."""
         record = self.complete_record(plan.build_id, plan.fingerprint)
         return record if record and self.stands_for(record, plan.trust.name) else None
 
     def stands_for(self, record: Mapping[str, Any], domain: str) -> bool:
-        """Return whether a build of this wheelhouse may replace one with the same fingerprint in a trust domain."""
+        """Return whether a build here may be used for a build with the same fingerprint in this trust domain."""
         return stands_for(record, domain, pulled=self.pulled_from(record) is not None)
 
     def has(self, build_id: BuildId, fingerprint: str, domain: str) -> bool:
@@ -162,8 +162,8 @@ class Wheelhouse:
                 yield path, status
 
     def record_folders(self, build_id: BuildId | None = None) -> list[UntrustedPath]:
-        """Return the folders of all builds, or of those with one build id; without links."""
-        # `staging` lies there too. Every build id begins with `tf`.
+        """Return the folders of all builds, or of one build id; links are left out."""
+        # `staging` is in the same folder. Every build id begins with `tf`.
         builds = [self.private / build_id] if build_id else self.private.entries()
         return [
             folder
@@ -179,7 +179,7 @@ class Wheelhouse:
         return [file for file in files if file.status()]
 
     def pulled_from(self, record: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return `reference` and `digest` of the image that a build came from; None if it was built here."""
+        """Return `reference` and `digest` of the image that a build was pulled from; None if it was built here."""
         folder = self.record_folder(BuildId(str(record.get("build_id"))), str(record.get("fingerprint")))
         pulled: dict[str, Any] | None = (folder / PULLED).load(dict[str, Any], LARGEST_RECORD)
         return pulled
@@ -270,12 +270,12 @@ def kept_files(record: Mapping[str, Any]) -> dict[str, str]:
     return {str(kind): name for kind, name in items if isinstance(name, str) and _KEPT.fullmatch(name)}
 
 
-# A record may be a stranger's: its wheel must not lead out of the wheelhouse.
+# A stranger may have written the record: its wheel's name must not lead out of the wheelhouse.
 _Wheel = TypedDict("_Wheel", {"file": WheelName, "sha256": str, "size": int})
 
 
 class _Record(TypedDict):
-    """Fields that every record has. Who reads a loaded record does not check them again."""
+    """Fields that every record has. Readers of a loaded record do not check these again."""
 
     build_id: RecordedBuildId
     fingerprint: Fingerprint

@@ -1,7 +1,7 @@
 """Prune a wheelhouse by rules of retention, and remove leftovers of killed runs.
 
-Wheels of other programs are not removed, nor any file of a build id that a run holds. A wheel leaves the index before
-it is removed.
+Wheels of other programs are kept, and all files of a build id that a run holds. A wheel is removed from the index
+before its file is removed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tfdock.wheelhouse.store import Wheelhouse
 class Rules:
     """The rules of retention. A wheel is removed if it meets every given rule.
 
-    `before`: the wheel was made before that moment. `max_size`: with the wheel, the rest takes more bytes. `keep`:
-    the wheel is not from one of the N newest builds of its build id. None: the rule is not given.
+    `before`: the wheel was built before this time. `max_size`: the wheel and all remaining wheels take more bytes.
+    `keep`: the wheel is not from one of the N newest builds of its build id. None: the rule is not given.
     """
 
     before: float | None = None
@@ -38,7 +38,7 @@ class Rules:
 class PrunedWheelhouse:
     """The files that were removed or would be removed.
 
-    `left` are the bytes of wheels that stay; `reached` is False if too many stay.
+    `left` are the bytes of the wheels that stay; `reached` is False if they exceed the limit.
 
     `busy` are build ids that a run holds: their files were not touched.
     """
@@ -51,7 +51,7 @@ class PrunedWheelhouse:
 
     @property
     def size(self) -> int:
-        """Bytes removed."""
+        """The size of all removed files, in bytes."""
         return sum(item.size for item in self.wheels) + sum(item.size for item in self.leftovers)
 
 
@@ -95,14 +95,14 @@ def choose(
 ) -> tuple[list[StoredWheel], int]:
     """Return the wheels to remove, the oldest first, and the bytes that stay.
 
-    Without a rule, no wheel is removed. Wheels from elsewhere stay, as do the files in `staying`. Both count for the
+    Without a rule, no wheel is removed. Wheels from elsewhere and the files in `staying` stay. Both count for the
     size.
     """
-    # By name where times are equal: a dry run and the real run choose the same wheels.
+    # Equal times are sorted by name: a dry run and the real run choose the same wheels.
     oldest_first = sorted(wheels, key=lambda wheel: (wheel.finished, wheel.path.name))
     own = [wheel for wheel in oldest_first if wheel.build_id]
     newest: dict[str | None, set[str | None]] = defaultdict(set)
-    for wheel in reversed(own):  # so that a build counts by its latest wheel
+    for wheel in reversed(own):  # so that the latest wheel of a build decides its age
         if len(newest[wheel.build_id]) < (rules.keep or 0):
             newest[wheel.build_id].add(wheel.fingerprint)
     left = sum(wheel.size for wheel in oldest_first)
@@ -120,7 +120,7 @@ def choose(
 def _choose_sound(
     wheels: Sequence[StoredWheel], rules: Rules, busy: Collection[BuildId]
 ) -> tuple[list[StoredWheel], int]:
-    """Choose until every chosen wheel matches its record, byte for byte. A wheel that does not match is not ours."""
+    """Choose until every chosen wheel matches its record, byte for byte. Other wheels are not tfdock's."""
     staying = {wheel.path.name for wheel in wheels if wheel.build_id in busy}
     sound: set[str] = set()
     while True:
@@ -132,12 +132,12 @@ def _choose_sound(
             if _is_sound(wheel):
                 sound.add(wheel.path.name)
             else:
-                # It stays, and its bytes still count for the limit.
+                # The wheel stays, and its bytes still count for the limit.
                 staying.add(wheel.path.name)
 
 
 def _is_sound(wheel: StoredWheel) -> bool:
-    """Return whether a wheel is what a build published. A link that another program made is not removed."""
+    """Return whether a wheel has the bytes that a build published. A link of another program is not removed."""
     with suppress(FileNotFoundError, NotPlain):
         return UntrustedPath(wheel.path.parent, wheel.path.name).sha256() == wheel.sha256
     return False
@@ -147,7 +147,7 @@ def _is_sound(wheel: StoredWheel) -> bool:
 
 
 class _Removal:
-    """Remove what was chosen. Files that have changed since, or that a run now needs, are in `kept`."""
+    """Remove the chosen files. Files that have changed since, or that a run now needs, are in `kept`."""
 
     def __init__(self, house: Wheelhouse, stored: Sequence[StoredWheel]) -> None:
         self._house, self._stored = house, stored
@@ -165,7 +165,7 @@ class _Removal:
 
     @contextmanager
     def _unless_busy(self, build_id: BuildId | None, items: Sequence[StoredWheel | Orphan]) -> Iterator[None]:
-        """Keep files that a run has locked since the choice: waiting could take hours."""
+        """Keep files that a run has locked since they were chosen: waiting could take hours."""
         try:
             yield
         except Locked:
@@ -183,7 +183,7 @@ class _Removal:
             ):
                 self._remove_build(build_id, own, index)
         with self._house.changing():
-            # On a full disk the pages were removed, and now there is space for them.
+            # On a full disk `index.remove` has removed the pages. Now there is space for them.
             index.add({})
 
     def _remove_build(self, build_id: BuildId, wheels: Sequence[StoredWheel], index: WheelIndex) -> None:
