@@ -35,6 +35,11 @@ _ANNOUNCED = re.compile(
     # A traceback follows, whose last line names the error.
     r"^ERROR: .{1,900}(?: in \S{1,100} rule \S{1,300}|fetch of repository '\S{1,100}):$"
 )
+#: Lines of Bazel, of the command that it shows, and of a compiler's warnings.
+_AROUND = re.compile(
+    r"Target |Use --|INFO|FAILED|ERROR|DEBUG|WARNING|Execution platform|#|\(cd |exec env|[A-Z_]{2,}=|"
+    r"In file included|.{300}|.*(?:\\$|: In (?:function|member)|: (?:warning|note): |\bwarning\b)"
+)
 # Messages of tools about a removed name.
 _GONE = re.compile(r"(?:has been|was|been) removed|removed in favor|\bdeprecated\b|no longer |disabled by default")
 _COMPILED = re.compile(r"\berror(?: [A-Z]{1,3}\d{4})?: |^(?:ERROR|Error(?: in \w{1,40})?): ")
@@ -355,6 +360,12 @@ def place(error: SuspectLine) -> str:
 def only_announces(error: str) -> bool:
     """Return whether a line only reports that something failed, or follows from an error in another line."""
     return _ANNOUNCED.search(error) is not None
+
+
+def said_below(error: SuspectLine) -> str:
+    """Return what the failed tool itself says below a line that only announces its failure; empty if unknown."""
+    words = (text for text in error.below if not _AROUND.match(text))
+    return next(words, "") if only_announces(error.text) else ""
 
 
 def next_step(error: SuspectLine, kinds: Iterable[ErrorKind]) -> str:

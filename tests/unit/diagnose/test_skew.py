@@ -173,6 +173,16 @@ def test_the_first_error_is_none_that_only_announces_or_follows_from_another() -
     assert told.first.startswith("The first error is in line 2, and belongs to `@zlib`")
 
 
+@pytest.mark.parametrize("between", ["", "INFO: Elapsed time: 0.4s\n", "(cd /c/execroot && \\\n"])
+def test_below_a_line_that_only_announces_stand_the_words_of_the_tool(between: str) -> None:
+    announced = "ERROR: /c/external/fft2d/BUILD.bazel:26:1: C++ compilation of rule '@fft2d//:fft2d' failed (Exit 1)"
+    told = diagnosed(f"{announced}\n{between}frobcc must be run by frob\nTarget //a:b failed to build\n")
+    assert told.findings == ()
+    assert told.first.endswith("Below it, the tool that failed says: `frobcc must be run by frob`.")
+    silent = diagnosed(f"{announced}\n{between}Target //a:b failed to build\n")
+    assert "Here Bazel only reports that a step failed." in silent.first
+
+
 def test_what_the_system_lacks_is_no_misfit_of_packages() -> None:
     """macOS names the symbol in one line and the library that should have it in another."""
     symbol = "ImportError: dlopen(/v/tensorflow/a.so, 2): Symbol not found: ___frob_stret"
