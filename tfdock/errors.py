@@ -32,18 +32,18 @@ class ExitCode(IntEnum):
     TERMINATED = 143
 
 
-# With several results in one call the first of these that occurred wins.
+# If a command has several results, its exit code is the first of these codes that occurred.
 _PRECEDENCE = (130, 143, 70, 6, 9, 8, 7, 1, 4, 2, 3)
 
 
 def combined_exit_code(codes: Iterable[int]) -> int:
-    """Return the one exit code for several results; 0 when there are none."""
+    """Return one exit code for several results; 0 if there are none."""
     seen = {int(code) for code in codes}
     return next((code for code in _PRECEDENCE if code in seen), 0)
 
 
 def clean(text: str, *, keep: str = "\n", instead: str = "�") -> str:
-    """Return foreign text (profiles, logs, engines) without terminal control characters, except `keep`."""
+    """Return untrusted text (profiles, logs, engines) with `instead` for control characters not in `keep`."""
     if text.isprintable():  # as nearly every line of a log is
         return text
     return "".join(letter if letter.isprintable() or letter in keep else instead for letter in text)
@@ -64,7 +64,7 @@ class Suggestion:
     """A suggestion after a refusal. tfdock has tried it: the changed profile is accepted."""
 
     text: str  #: The change in words.
-    change: Mapping[str, object]  #: Dotted field of the profile to its new value; null removes the field.
+    change: Mapping[str, object]  #: The new value of each dotted field of the profile; null removes the field.
     keep: tuple[str, ...] = ()  #: The settings of the profile that the change does not touch, as text.
     untested: bool = False  #: Whether it needs `allow_untested`.
     question: str = ""  #: A question to ask before the change, since it may be unwanted. Empty for a fix.
@@ -74,7 +74,7 @@ class Suggestion:
 class Problem:
     """One problem. Unknown texts are empty, unknown places are null.
 
-    The `ways` without a question are among the fixes. The message has the compiler's errors too.
+    `fixes` includes the `ways` without a question. `message` includes the compiler's errors.
     """
 
     code: str  #: A stable code in kebab-case; `tfdock explain CODE` explains it.
@@ -93,7 +93,7 @@ class Problem:
     compiler_errors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Take a single fix as it is."""
+        """Turn a single fix into a tuple with one fix."""
         single = isinstance(self.fixes, str) and self.fixes
         object.__setattr__(self, "fixes", (self.fixes,) if single else tuple(self.fixes))
 
@@ -104,7 +104,7 @@ class Problem:
 
     @property
     def where(self) -> str:
-        """`file:line:column`, as far as known; empty when nothing is."""
+        """`file:line:column`, as far as known; empty if nothing is known."""
         if self.file and self.file.startswith("--"):
             return self.file  # options of a command, which have no lines
         return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
@@ -123,7 +123,7 @@ def as_document(value: Any) -> dict[str, Any]:
 def document_text(document: Mapping[str, Any]) -> str:
     """Return a document as the text of a JSON file."""
     text = json.dumps(document, indent=2, ensure_ascii=False, default=as_document)
-    # Half a character, as a file's name may hold, is no UTF-8: Python's escape of it is JSON's.
+    # A file name may contain a lone surrogate, which UTF-8 cannot encode. Python's escape for it is valid JSON.
     return text.encode("utf-8", "backslashreplace").decode() + "\n"
 
 
@@ -132,7 +132,7 @@ def _members(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def document_key(field: str) -> str:
-    """Return the key that documents have for a field of a dataclass."""
+    """Return the key that a field of a dataclass has in documents."""
     return "fix" if field == "fixes" else field
 
 
@@ -148,7 +148,7 @@ class ProblemFields(TypedDict, total=False):
     compiler_errors: tuple[str, ...]
 
 
-MOST_PROBLEMS = 100  #: How many problems are printed: a file may come from a stranger, and nobody reads more.
+MOST_PROBLEMS = 100  #: The most problems that are printed: a file may come from a stranger, and nobody reads more.
 
 
 class TfdockError(Exception):
@@ -206,7 +206,7 @@ class VerificationFailed(WheelRefused):
 
 
 class DamagedContent(VerificationFailed):
-    """A registry serves content with another digest than requested: it is not used."""
+    """A registry serves content whose digest is not the requested one. The content is not used."""
 
     exit_code = ExitCode.NETWORK
 

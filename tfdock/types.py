@@ -1,4 +1,4 @@
-"""The vocabulary between the stages: versions, capabilities, images, and the frozen records of a plan."""
+"""The types that all stages share: versions, capabilities, images, and the frozen records of a plan."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 from functools import lru_cache, total_ordering
 from typing import NewType
 
-#: The one name of a build: selector, image tag, log folder, CI job (`tf2.18.0-py3.11-cpu-x86_64`).
+#: The name of a build in selectors, image tags, log folders and CI jobs (`tf2.18.0-py3.11-cpu-x86_64`).
 BuildId = NewType("BuildId", str)
 
 Digest = NewType("Digest", str)  #: `sha256:` and 64 hexadecimal digits.
 
-#: A profile's lists of targets; `gpus` beside a list must run on its targets.
+#: The fields of a profile that list targets. GPUs in `gpus` beside such a list must run on its targets.
 TARGET_FIELDS = ("compute_capabilities", "amdgpu_targets", "targets")
 
-#: An option that means the CPU of the machine that builds: the code depends on it, even where it is only tuned.
+#: A compiler option that means the build machine's CPU. The code depends on this CPU, even if only tuned for it.
 NATIVE = re.compile(r"-m(arch|cpu|tune)=native")
 
 
-@lru_cache(maxsize=4096)  # a resolution compares some hundred versions, some thousand times
+@lru_cache(maxsize=4096)  # a resolution compares several hundred versions, several thousand times
 def _order(text: str) -> tuple[tuple[int, ...], bool, tuple[int | str, ...]]:
-    """The leading numbers, whether that is all of it, and the suffix, its own numbers as numbers (`rc10` > `rc9`)."""
-    # Bounded, because a version may be anybody's text: int() refuses 4,300 digits.
+    """Return the leading numbers, whether no suffix follows, and the suffix split at its numbers (`rc10` > `rc9`)."""
+    # Bounded, because a version may be untrusted text: int() refuses more than 4,300 digits.
     match = re.match(r"\d{1,50}(\.\d{1,50})*", text)
     numbers = match.group() if match else ""
     suffix = text[len(numbers) :]
@@ -38,7 +38,7 @@ def _order(text: str) -> tuple[tuple[int, ...], bool, tuple[int | str, ...]]:
 class Version:
     """A dotted version that compares by numbers (`12.10` > `12.9`) and prints as it was written.
 
-    Trailing zeros count: `12.5` is a prefix of `12.5.0`, not equal to it; see `matches`. A suffix is that of a
+    Trailing zeros count: `12.5` is a prefix of `12.5.0`, not equal to it; see `matches`. A suffix marks a
     pre-release: `2.18.0-rc1` comes before `2.18.0`.
     """
 
@@ -78,9 +78,9 @@ def _minor(text: str) -> Version:
 
 @lru_cache(maxsize=4096)
 def same_minor(version: str, other: str) -> bool:
-    """Return whether two versions agree in their first two parts, as far as written: 4.8 and 4.8.5, 18 and 18.1."""
+    """Return whether the first two parts of two versions agree: 4.8 and 4.8.5. A missing part agrees: 18 and 18.1."""
     length = min(2, len(Version(version).parts), len(Version(other).parts))
-    # Only as far as both are written: `18` says nothing about 18.1 and 18.2.
+    # Compare only the parts that both have: `18` can mean 18.1 and 18.2.
     return Version(version).parts[:length] == Version(other).parts[:length]
 
 
@@ -122,12 +122,12 @@ class Capability:
 
     @property
     def number(self) -> str:
-        """`86`, `90a`, `120`: what stands behind `sm_`."""
+        """The text after `sm_`: `86`, `90a`, `120`."""
         return f"{self.major}{self.minor}{self.suffix}"
 
     @property
     def dotted(self) -> str:
-        """`8.6`, the form of releases before 2.3."""
+        """The form that releases before 2.3 use: `8.6`."""
         return f"{self.major}.{self.minor}"
 
     def __str__(self) -> str:
@@ -146,8 +146,8 @@ _REFERENCE = re.compile(
 class ImageRef:
     """A container image's name (grammar: OCI distribution specification).
 
-    The registry is `docker.io` when none is written; a first component counts as a registry only if it holds a dot
-    or a colon or is `localhost`, as Docker reads it.
+    A name without a registry has the registry `docker.io`. As in Docker, the first component is a registry only if it
+    contains a dot or a colon, or is `localhost`.
     """
 
     repository: str
@@ -205,12 +205,12 @@ class Endpoint:
 
     @property
     def tls(self) -> bool:
-        """Whether connections to it use TLS."""
+        """Whether connections to the endpoint use TLS."""
         return self.scheme in ("https", "grpcs")
 
     @property
     def http(self) -> bool:
-        """Whether it speaks plain HTTP/1.1 rather than gRPC."""
+        """Whether the endpoint uses HTTP/1.1 instead of gRPC."""
         return self.scheme in ("http", "https")
 
     def __str__(self) -> str:
@@ -243,10 +243,10 @@ NOWHERE = Remote()  #: Neither a remote cache nor an executor.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedFiles:
-    """Files that a container is expected to leave: a pattern of names, part by part, with `*` within a part.
+    """Files that a container is expected to write. `pattern` is a path; `*` matches within one part of the path.
 
-    At most `most` files leave, of `size` bytes together. An `optional` file that is not plain or is too large is left
-    out; any other such file ends the build.
+    At most `most` files are taken, of `size` bytes together. An `optional` file that is not plain or is too large is
+    left out; any other such file ends the build.
     """
 
     pattern: str
@@ -259,9 +259,9 @@ class ExpectedFiles:
 class Mount:
     """A folder a container sees. `kind` is `bind` (source is a path) or `volume` (source is its name).
 
-    On an engine elsewhere each bound folder becomes a volume there. A mount that is `given` is filled from this
-    machine for each container. A mount with a `volume` keeps its contents in the volume of this name for later runs;
-    other mounts only for the run. When a container has ended well, the files that `results` expects are copied into
+    On a remote engine, each bound folder becomes a volume. A `given` mount is filled from this machine for each
+    container. A mount with a `volume` keeps its contents in the volume of this name for later runs; other mounts keep
+    them only for the run. When a container has succeeded, the files that `results` expects are copied into
     `results_folder`.
     """
 
@@ -281,7 +281,7 @@ class Choice:
 
     field: str  #: The choice, such as `cuda` or `wheel.name`.
     value: str  #: The value.
-    source: str  #: Who said so: `profile`, `default`, `lock`, or a row of the knowledge base.
+    source: str  #: Where the value comes from: `profile`, `default`, `lock`, or a row of the knowledge base.
     reason: str  #: Why this value.
 
 
@@ -297,11 +297,11 @@ class Source:
     location: str
     refs: tuple[str, ...] = ()
     commit: str | None = None
-    locked: bool = False  #: True where a lock names the commit: the commit is fetched by itself if the ref has moved.
+    locked: bool = False  #: True if a lock names the commit. If the ref has moved, the commit itself is fetched.
     sha256: str | None = None
     patches: Mapping[str, bytes] = field(default_factory=dict)
     leaves_failed_compile: bool = False  #: Whether the next ref is tried if a ref does not compile.
-    #: True for the release's own tag. Patches are apart: they show in names by a hash of their own.
+    #: True for the release's own tag, also with patches, which names show by a separate hash.
     official: bool = False
     folder: str = ""  #: The real path of a local checkout, from which its trust domain gets its name.
 
@@ -317,9 +317,10 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalGpu:
-    """A GPU of this machine, by its driver: `target` is `8.6` or `gfx90a`, memory in bytes; None if not reported.
+    """A GPU of this machine, as its driver reports it.
 
-    `accelerator` is the family whose tool found it.
+    `target` is `8.6` or `gfx90a`, `memory` in bytes; None if not reported. `accelerator` is the family whose tool
+    found the GPU.
     """
 
     name: str
@@ -332,8 +333,8 @@ class LocalGpu:
 class Host:
     """Devices and drivers of this machine, collected by the caller.
 
-    `drivers` maps an accelerator to its driver's version (on WSL2 that of Windows), `troubles` an accelerator to its
-    tool's message in place of an answer. `architecture` is the CPU's (`x86_64`).
+    `drivers` maps an accelerator to its driver's version (on WSL2 the driver of Windows). `troubles` maps it to the
+    error message of its tool, if the tool failed. `architecture` is the CPU's (`x86_64`).
     """
 
     gpus: tuple[LocalGpu, ...] = ()
@@ -376,10 +377,10 @@ class EngineInfo:
     address: str = ""  #: Its address, with the source of the address; for people.
     local: bool = True  #: False when the engine runs on another machine, so that its paths are not ours.
     owner: int | None = None  #: The number of the user who runs the engine, if it is a process of this machine.
-    rootless: bool = False  #: A user without root runs it: root in a container is that user outside.
-    #: It gives each container a user namespace (`userns-remap`), in which no user is the caller.
+    rootless: bool = False  #: A user without root runs the engine: root in a container is that user outside.
+    #: The engine gives each container a user namespace (`userns-remap`), in which no user is the caller.
     remaps_users: bool = False
-    selinux: bool = False  #: It labels containers, which may then read no folder of this machine.
+    selinux: bool = False  #: The engine labels containers. They may then read no folder of this machine.
     limits_memory: bool = True
-    #: Whether its containers can be limited: that takes control groups which it may write to.
+    #: Whether the engine can limit the CPUs of containers. This needs control groups that it may write to.
     limits_cpus: bool = True

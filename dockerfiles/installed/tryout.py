@@ -1,6 +1,6 @@
-"""tryout.py: import the TensorFlow of this Python, list its GPUs, multiply and convolve on the first or on the CPU.
+"""tryout.py: import this Python's TensorFlow, list its GPUs, multiply and convolve on the first GPU or the CPU.
 
-After each step a line `tfdock:["STEP", "what was found"]` is printed, among what TensorFlow says.
+After each step, a line `tfdock:["STEP", "what was found"]` is printed between TensorFlow's own messages.
 """
 
 import json

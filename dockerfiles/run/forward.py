@@ -1,7 +1,7 @@
-"""forward.py PORT=SOCKET… -- COMMAND…: run COMMAND, with ports of this machine's loopback that lead to Unix sockets.
+"""forward.py PORT=SOCKET… -- COMMAND…: run COMMAND, with ports on the loopback interface that lead to Unix sockets.
 
-Runs in a container without network; an old Python 3 will do. COMMAND takes this process's place, so that signals
-and its exit status are its own; what forwards is a child that ends with it.
+Runs in a container without a network, and on old versions of Python 3. COMMAND replaces this process, and so gets
+its signals and gives its exit status. A child process forwards, and ends when COMMAND ends.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ PIECE = 1 << 16
 
 
 def pump(source, target):
-    """Hand bytes on until one side is done, then let the other know."""
+    """Copy bytes until `source` ends, then end the writing to `target`. After an error, shut down both."""
     try:
         while True:
             data = source.recv(PIECE)
@@ -37,7 +37,7 @@ def start(function, *arguments):
 
 
 def connected(client, path):
-    """Carry one connection to its end."""
+    """Forward one connection until both directions have ended."""
     with client, contextlib.suppress(OSError, RuntimeError), socket.socket(socket.AF_UNIX) as server:
         server.connect(path)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -54,7 +54,7 @@ def accept(listener, path):
                 refused.callback(client.close)
                 start(connected, client, path)
                 refused.pop_all()
-        except (OSError, RuntimeError):  # no file or thread is free: others end
+        except (OSError, RuntimeError):  # no descriptor or thread is free: wait for other connections to end
             time.sleep(0.1)
 
 
@@ -68,7 +68,7 @@ def main(words):
         listener.bind(("127.0.0.1", int(port)))
         listener.listen(128)
         listeners.append((listener, path))
-    # The command holds the writing end, and what it starts inherits it no further than it does.
+    # The command holds the writing end; a program that it starts may inherit this end.
     alive, held = os.pipe()
     if os.fork():
         os.close(alive)
@@ -77,7 +77,7 @@ def main(words):
         os.set_inheritable(held, True)
         os.execvp(words[split + 1], words[split + 1 :])
     os.close(held)
-    os.setsid()  # a signal to the command's group is not one to this
+    os.setsid()  # a signal to the command's process group must not reach this process
     for listener, path in listeners:
         start(accept, listener, path)
     os.read(alive, 1)

@@ -1,7 +1,7 @@
-"""requirements.py FOLDER FILE: write down what the setup.py in there says that its wheel requires, as a JSON list.
+"""requirements.py FOLDER FILE: write the requirements that FOLDER/setup.py gives its wheel to FILE, as a JSON list.
 
-Nothing is built for it: setup.py runs with a stand-in for setuptools, which keeps what it is given. It runs on
-whichever Python the image has.
+Nothing is built. setup.py runs with a replacement for setuptools, which only keeps the arguments of `setup`. Runs on
+any Python that the image has.
 """
 
 import json
@@ -12,7 +12,7 @@ import types
 
 
 class Anything(type):
-    """A class whose every attribute is that class again: what setup.py derives its own from, whatever its name."""
+    """The type of a class whose every attribute is the class itself. setup.py derives its own classes from it."""
 
     def __getattr__(cls, name):
         return cls
@@ -22,12 +22,12 @@ Stub = Anything("Stub", (object,), {})
 
 
 def nothing(*_, **__):
-    """What a search for packages finds."""
+    """Return what a search for packages finds here: nothing."""
     return []
 
 
 class Module(types.ModuleType):
-    """A module that has whatever it is asked for."""
+    """A module that has every attribute."""
 
     __path__ = ()
 
@@ -36,7 +36,7 @@ class Module(types.ModuleType):
 
 
 def lines(found):
-    """A line each, of what setuptools takes: a text, or a list of such in a list."""
+    """Return the requirements, one a line, from a text or from nested lists of texts, as setuptools accepts them."""
     if isinstance(found, (list, tuple)):
         return [line for one in found for line in lines(one)]
     return [" ".join(line.split()) for line in found.splitlines() if line.strip()]

@@ -1,13 +1,13 @@
-"""try.py REQUEST: what a runtime image does, as its own user: pip's opinion of it, and what scripts find.
+"""try.py REQUEST: test a runtime image as the image's user, with `pip check` and scripts.
 
 REQUEST is a JSON file with
 
-    mark    what a line with a result begins with
-    facts   what the scripts are told
+    mark    the beginning of each result line
+    facts   the argument of each script
     checks  a list of {check, script}, in order; `user` and `dependencies` have no script
 
-Of each check a line `MARK {"check", "outcome", "expected", "found", "reason"}` is printed. The folder of the scripts
-lies beside this file, as `verify`. Runs on whichever Python the image has.
+For each check, a line `MARK {"check", "outcome", "expected", "found", "reason"}` is printed. The scripts are in the
+folder `verify` beside this file. Runs on any Python that the image has.
 """
 
 import json
@@ -21,14 +21,14 @@ SCRIPTS = os.path.join(HERE, "verify")
 
 
 def ordinary(probe):
-    """Whether it is an ordinary user's, who can change nothing of it."""
+    """Check that the user is not root, and cannot write to the image's Python."""
     found = "user {0}, who may {1}write".format(os.getuid(), "" if os.access(sys.prefix, os.W_OK) else "not ")
     ok = os.getuid() != 0 and not os.access(sys.prefix, os.W_OK)
     return probe.check(ok, "a user who is not root, and may not write", found, "the image is not what was made")
 
 
 def consistent(probe):
-    """Whether what is installed is what everything in it requires."""
+    """Check with pip that the installed packages have everything that they require."""
     words = [sys.executable, "-m", "pip", "--disable-pip-version-check", "check"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
     said = process.communicate()[0].strip()

@@ -1,24 +1,25 @@
 """capture.py REQUEST SCRIPT|-m MODULE [ARGUMENT...]: run a script with TensorFlow's profiler around its steps.
 
-REQUEST is JSON: {"folder": where the profile goes, "skip": steps to leave out, 1 or more, "steps": how many to keep,
-"seconds": how long a script without steps is kept}; of long steps fewer are kept. A step is a call of a
-`tf.function`, of a loaded one or of a session from the main thread, and what Python does before it.
+REQUEST is JSON: {"folder": where to write the profile, "skip": how many steps to leave out, 1 or more, "steps": how
+many steps to record, "seconds": how long to record a script without steps}. If steps are long, fewer are recorded. A
+step is a call of a `tf.function`, a loaded function or a session on the main thread, with the Python code before it.
 
-Leaves `capture.json` in the folder, whichever way the script ends: {"tensorflow": version, "steps": kept, "left_out":
-steps before and after them, "calls": {name of a function: calls that were kept}, "own_steps": the script marks steps
-itself, "own_profile": the folder of a profile that the script made itself, or null}. The exit status is the script's.
+The folder gets `capture.json`, however the script ends: {"tensorflow": version, "steps": number recorded, "left_out":
+number of steps before and after these, "calls": {name of a function: number of recorded calls}, "own_steps": whether
+the script marks steps itself, "own_profile": the folder of a profile that the script made itself, or null}. The exit
+status is the script's.
 
-With {"folder", "node", "type", "fused"} the script is not profiled: where it makes that node of a graph, or calls an
-operation of that type where `node` is empty, `operation.json` is left and the script ends. It is {"steps": [{"type",
-"arguments": {name: [leaf or step, ...] or one}, "attributes"}], "leaves": [{"dtype", "shape", "value"}]}: what is
-computed last is the operation, what a fused one has in it comes before. `value` is that of small constants.
+With {"folder", "node", "type", "fused"}, the script is not profiled. It ends when it creates the graph node `node`,
+or, if `node` is empty, calls an operation of type `type`. The folder then gets `operation.json`: {"steps": [{"type",
+"arguments": {name: leaf, step or list of these}, "attributes"}], "leaves": [{"dtype", "shape", "value"}]}. The last
+step is the operation; the steps before it are the operations fused into it. Only small constants have a `value`.
 
-The script is `__main__`, as for Python, and imports TensorFlow itself: what it sets before decides as ever. Runs with
-TensorFlow 2.4 and newer, and on the Pythons of these.
+The script runs as `__main__`, as under Python, and imports TensorFlow itself. So its settings before the import take
+effect as usual. Runs with TensorFlow 2.4 and newer, and on the Python versions that these releases support.
 
-TensorFlow 1.4 to 1.15 has no such profiler. Its sessions report on each call, in `RunMetadata`: steps are the calls
-of sessions and of Keras, and what the calls report becomes `session.trace.json`, as chrome://tracing reads it. For
-Python 3.6 and newer.
+TensorFlow 1.4 to 1.15 has no such profiler. There, each call of a session reports its operations in `RunMetadata`.
+The steps are the calls of sessions and of Keras. Their reports become `session.trace.json`, in the format of
+chrome://tracing. This part needs Python 3.6 or newer.
 """
 
 import contextlib
@@ -36,14 +37,14 @@ import types
 from pathlib import Path
 
 MARK = "tfdock_step"
-# 3: graph operations have the shapes of their inputs.
+# At level 3, graph operations have the shapes of their inputs.
 LEVELS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_level": 1, "delay_ms": 0}
-# Long steps are few: a loop of an LSTM leaves 50,000 events each, and a reader takes a minute for a million.
-LEAST, ENOUGH, LONGEST = 3, 5.0, 300.0  # steps; seconds of steps; seconds of a session with steps
+# Record few long steps: a step with an LSTM loop has 50,000 events, and a reader takes a minute for a million.
+LEAST, ENOUGH, LONGEST = 3, 5.0, 300.0  # fewest steps; seconds that suffice; most seconds of a session with steps
 
 
 class Level(int):
-    """A level that TensorFlow 2.21 takes as it is: of a plain int it asks whether it is true, and then drops it."""
+    """A level whose number TensorFlow 2.21 keeps: that release tests a plain int for truth, and then drops it."""
 
     def __bool__(self):
         raise TypeError
@@ -61,11 +62,11 @@ class Capture:
     # --- the profiler's session ---
 
     def start(self, seconds):
-        """Start a session, which ends after that time at the latest."""
+        """Start a session that ends after `seconds` at the latest."""
         self.session = self.new_session()
         self.session.start(self.folder, {name: Level(level) for name, level in LEVELS.items()})
         self.sessions += 1
-        # Not with the session itself: it ends where nobody has it any more.
+        # Pass a number, not the session: a session must end when nothing else refers to it.
         self.timer = threading.Timer(seconds, self.late, [self.sessions])
         self.timer.daemon = True
         self.timer.start()
@@ -79,7 +80,7 @@ class Capture:
             self.session = None
 
     def has_some(self):
-        """Whether the session has a step, or is that of a program that may have none."""
+        """Whether the session has a step, or belongs to a program that may have no steps."""
         return self.kept > 0 or self.seen < self.skip
 
     def late(self, number):
@@ -88,12 +89,12 @@ class Capture:
                 self.stop(save=True)
 
     def end(self):
-        """Keep what there is."""
+        """End the recording: save the session if it has something, and write `capture.json`."""
         with self.lock:
             if self.done or not self.tensorflow:
                 return
             self.done = True
-            # The step that has not ended is open while the session ends: so it is no step of the profile.
+            # The current step is still open when the session ends, so it does not count as a step of the profile.
             self.stop(save=self.has_some())
             found = {
                 "tensorflow": self.tensorflow,
@@ -106,13 +107,13 @@ class Capture:
             Path(self.folder, "capture.json").write_text(json.dumps(found))
 
     def forked(self):
-        # The session stays, for it would end here what it has not begun here.
+        # Keep the session object: its end would stop a recording that this child process did not begin.
         self.done, self.lock = True, threading.RLock()
 
     # --- steps ---
 
     def around(self, owner, name):
-        """Have a method count as a step where it is the outermost one on the main thread."""
+        """Wrap a method so that its outermost call on the main thread counts as a step."""
         call = getattr(owner, name)
 
         def wrapper(*args, **kwargs):
@@ -135,7 +136,7 @@ class Capture:
             if self.seen < self.skip or self.kept >= self.most:
                 return
             if not self.session or self.seen == self.skip:
-                # What was kept until here is the start of the program, or was cut off by the script's own profiler.
+                # The recording so far is the start of the program, or the script's own profiler has cut it off.
                 if self.kept:
                     return
                 self.stop(save=False)
@@ -165,9 +166,9 @@ class Capture:
 
         trace, _pywrap_profiler = profiler(tf.__version__)
         self.tensorflow, self.trace, self.new_session = tf.__version__, trace.Trace, _pywrap_profiler.ProfilerSession
-        # Not `executing_eagerly`: a session's program never does.
+        # Not `executing_eagerly`: it is never true in a program that uses sessions.
         self.in_function = lambda: tf.compat.v1.get_default_graph().building_function
-        # What `tf.function` returns, called and loaded. None is made here: that would start TensorFlow's threads.
+        # The classes of a `tf.function` and of a loaded function. Making the latter would start TensorFlow's threads.
         for owner in (type(tf.function(lambda: None)), *concrete_function().__mro__):
             if "__call__" in vars(owner):
                 self.around(owner, "__call__")
@@ -183,7 +184,7 @@ class Capture:
             marks(owner, name, **kwargs)
 
         class Session(self.new_session):
-            """A session of the script's: ours ends, since there may be one, and begins anew after it."""
+            """A session that the script starts. Only one may run, so ours ends and may start again later."""
 
             def start(self, logdir, *args):
                 with capture.lock:
@@ -210,7 +211,7 @@ class Capture:
 
 
 class SessionCapture(Capture):
-    """The same for TensorFlow 1.x: what its sessions report, in the place of a profiler's session."""
+    """`Capture` for TensorFlow 1.x: it records what sessions report, instead of using a profiler's session."""
 
     def install(self):
         import tensorflow as tf
@@ -226,7 +227,7 @@ class SessionCapture(Capture):
             if not report:
                 return run(session, fetches, feed_dict, options, run_metadata)
             wanted, found = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE), run_metadata or v1.RunMetadata()
-            if options:  # the script's own, such as a time limit
+            if options:  # options of the script, such as a time limit
                 wanted.MergeFrom(options)
                 wanted.trace_level = v1.RunOptions.FULL_TRACE
             try:
@@ -235,7 +236,7 @@ class SessionCapture(Capture):
                 report.add(found.step_stats)
 
         class Callable:
-            """What Keras calls in the place of a session: it reports where it was made to."""
+            """Keras calls this instead of a session. Only a callable made for tracing reports, so there are two."""
 
             def __init__(self, session, options):
                 self.plain = make_callable(session, options)
@@ -280,7 +281,7 @@ class Report:
         pass
 
     def add(self, stats):
-        # 1.15 reports what runs on the CPU twice, without its times there.
+        # 1.15 reports CPU operations a second time, as `/host:CPU`, without their times.
         for device in (one for one in stats.dev_stats if one.device != "/host:CPU"):
             # The streams of a GPU have the times on the GPU; its other rows have the times of the launches.
             number = self.devices.setdefault(device.device, len(self.devices) + 1)
@@ -309,7 +310,7 @@ def event(name, begin, until, pid=0, tid=0, **args):
 
 
 def profiler(version):
-    """Return the modules that record, or end the program."""
+    """Return the two modules of TensorFlow's profiler; end the program if they are missing."""
     try:
         from tensorflow.python.profiler import trace
         from tensorflow.python.profiler.internal import _pywrap_profiler
@@ -319,7 +320,7 @@ def profiler(version):
 
 
 def concrete_function():
-    """Return the class of a function for certain inputs; its place is no promised one."""
+    """Return the class `ConcreteFunction`. TensorFlow does not promise where it is."""
     try:
         from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
     except ImportError:
@@ -328,7 +329,7 @@ def concrete_function():
 
 
 def before_exit(end):
-    """Have `end` called where a process ends at once."""
+    """Call `end` also if `os._exit` or SIGTERM ends the process at once."""
     exit_at_once = os._exit
 
     def left(status):
@@ -345,7 +346,7 @@ def before_exit(end):
         signal.signal(signal.SIGTERM, terminated)
 
 
-# What a fused operation begins with; biases, sums and activations come after it.
+# The first operation of a fused one. Biases, sums and activations follow it.
 FIRST = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul", "BatchMatMulV2")
 
 
@@ -365,7 +366,7 @@ class Collector:
         pass
 
     def seen(self, op_type, inputs, attrs, outputs, op_name=None, graph=None):  # noqa: ARG002 - TensorFlow's
-        """Called for each operation as it is made in a graph, and for each eager one as it ran."""
+        """TensorFlow calls this for each operation added to a graph, and for each eager operation that ran."""
         if graph is None:
             if self.node or op_type != self.type:
                 return
@@ -379,16 +380,16 @@ class Collector:
         os._exit(0)
 
     def follow(self, op):
-        """Add an operation, after those that were fused into it; return its place."""
+        """Add the operations fused into an operation, then the operation; return its index."""
         before = {}
         if self.fused and op.type not in FIRST and len(op.inputs):
             before[0] = self.follow(op.inputs[0].op)
         return self.add(op.type, op.inputs, lambda name: attribute(op, name), before)
 
     def add(self, op_type, inputs, value_of, before=()):
-        """Add an operation with its inputs, of which those in `before` are steps; return its place."""
+        """Add an operation; return its index. `before` maps an input to the step that computes it."""
         found = [{"step": before[place]} if place in before else self.leaf(one) for place, one in enumerate(inputs)]
-        # By their places: `raw_ops` has other names for some of the inputs than the definition.
+        # Match inputs by position: `raw_ops` and the definition name some of them differently.
         import tensorflow as tf
         from tensorflow.python.framework import op_def_registry
 
@@ -422,11 +423,11 @@ class Collector:
 
 
 def known_value(tensor):
-    """Return the value of a constant, or of an eager tensor, as an array; None where it is not known."""
+    """Return the value of a constant, or of an eager tensor, as an array; None if it is unknown."""
     import numpy as np
     from tensorflow.python.framework import tensor_util
 
-    if not hasattr(tensor, "numpy") and tensor.op.type == "ShapeN":  # which the function below leaves out
+    if not hasattr(tensor, "numpy") and tensor.op.type == "ShapeN":  # `constant_value` has no case for it
         shape = tensor.op.inputs[tensor.value_index].shape
         return np.array(shape.as_list()) if shape.is_fully_defined() else None
     return tensor_util.constant_value(tensor)
@@ -440,7 +441,7 @@ def attribute(op, name):
 
 
 def plain(value, kind):
-    """Return an attribute as JSON has it; types by their names, in a place of their own."""
+    """Return an attribute as a JSON value. A type becomes `{"dtype": its name}`."""
     import tensorflow as tf
 
     if isinstance(value, (list, tuple)):
@@ -453,7 +454,7 @@ def plain(value, kind):
 
 
 class Import:
-    """Finds `tensorflow` as ever, and calls `then` when the script has imported it."""
+    """Finds `tensorflow` as usual, and calls `then` once the script has imported it."""
 
     def __init__(self, then):
         self.then = then
@@ -475,7 +476,7 @@ class Import:
 
 
 def run_script(script, arguments):
-    """Run a script, or a module, as Python does: as a `__main__` that stays."""
+    """Run a script or a module as Python does: as `__main__`, which exists until the end."""
     if script == "-m":
         sys.path[0] = str(Path.cwd())
         sys.argv[:] = arguments
@@ -486,7 +487,7 @@ def run_script(script, arguments):
     sys.argv[:] = [script, *arguments]
     module = types.ModuleType("__main__")
     module.__file__, module.__builtins__ = file, __builtins__
-    # The names of this program live on in its functions.
+    # Keep a reference to this module: its functions still need its names.
     sys.modules["tfdock_capture"], sys.modules["__main__"] = sys.modules["__main__"], module
     exec(compile(Path(file).read_bytes(), file, "exec"), module.__dict__)
 
@@ -507,7 +508,7 @@ def main(request, script, *arguments):
     sys.meta_path.insert(0, Import(imported))
     try:
         run_script(script, arguments)
-        # As Python does at its end: a program may do its work in other threads.
+        # Wait for threads, as Python does when it exits: a program may do its work in them.
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and not thread.daemon:
                 thread.join()

@@ -1,7 +1,7 @@
-"""One operation of a TensorFlow program, alone: `python case.py` times it, with the TensorFlow of that Python.
+"""One operation of a TensorFlow program, alone. `python case.py` times it with the TensorFlow of that Python.
 
-`tfdock trace --case` wrote it. Inputs are random, but for small constants; to change one, change CASE. `seconds` is
-the median of the calls, without what a call that computes nothing takes.
+`tfdock trace --case` wrote this file. Inputs are random, except for small constants and integers (zeros). To change
+an input, change CASE. `seconds` is the median time of a call, minus that of a call that computes nothing.
 """
 
 import json
@@ -15,13 +15,13 @@ SECONDS, LEAST = 1.0, 10
 
 
 def made(leaf):
-    """Return an input: a constant as it was; else normal or uniform values."""
+    """Return an input: a constant with its value; else random numbers, or zeros for types such as integers."""
     dtype = tf.as_dtype(leaf["dtype"])
     if leaf["value"] is not None:
         return tf.constant(leaf["value"], dtype)
     if dtype.is_floating or dtype.is_complex:
         return tf.cast(tf.random.normal(leaf["shape"]), dtype)
-    return tf.zeros(leaf["shape"], dtype)  # an index that is always valid
+    return tf.zeros(leaf["shape"], dtype)  # zero is always a valid index
 
 
 def value(part):
@@ -29,7 +29,7 @@ def value(part):
 
 
 INPUTS = [made(leaf) for leaf in CASE["leaves"]]
-# A constant stays one: some operations read it as the graph is made.
+# The inputs except constants: some operations read constants while the graph is made.
 GIVEN = [place for place, leaf in enumerate(CASE["leaves"]) if leaf["value"] is None]
 
 
@@ -64,7 +64,7 @@ def nothing(_given):
 
 
 def timed(function):
-    """Return the seconds of each call, for a second or so."""
+    """Call a function for about a second, and return the seconds of each call."""
     given = [INPUTS[place] for place in GIVEN]
     for _ in range(3):
         wait(function(given))

@@ -1,7 +1,7 @@
 """page.py FOLDER: serve xprof's page of the profiles in a folder, to this machine only.
 
-The address is left in FOLDER/address once the page answers. xprof's own command listens on every network of the
-machine, on a port for its workers too, and offers to record other programs.
+FOLDER/address gets the address once the page answers. xprof's own command is not used: it listens on all networks
+of the machine, also on a port for its workers, and offers to record other programs.
 """
 
 import sys
@@ -18,7 +18,7 @@ def main(folder):
     page.prepare()
     new = Path(folder, "new")
     new.write_text("http://{}:{}/".format(*page.bind_addr))
-    new.rename(Path(folder, "address"))  # whole, for who waits for it
+    new.rename(Path(folder, "address"))  # a rename, so that a waiting program reads the whole address
     page.serve()
 
 

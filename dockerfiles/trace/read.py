@@ -1,8 +1,8 @@
-"""read.py PROFILE FOLDER: let xprof read a profile, and write what its tools say into a folder, a file each.
+"""read.py PROFILE FOLDER: let xprof read a profile, and write the output of each of its tools into a file in FOLDER.
 
-PROFILE is a copy of its own: xprof writes its caches beside it. A tool that fails leaves no file; why, it prints. The
-timeline is left twice: whole as `timeline.json.gz`, and as `trace_viewer.json` without what says nothing of the time
-that something takes, for it may have a million events.
+PROFILE is a private copy, because xprof writes its caches beside it. A tool that fails prints why, and gets no file.
+The timeline is written whole as `timeline.json.gz`, and shortened as `trace_viewer.json`, since it may have a million
+events. The short one leaves out events and arguments that do not show how long something takes.
 """
 
 import gzip
@@ -15,13 +15,13 @@ from xprof.convert import raw_to_tool_data
 
 TOOLS = ("overview_page", "framework_op_stats", "input_pipeline_analyzer", "kernel_stats", "memory_profile")
 ARGUMENTS = ("hlo_op", "long_name", "name", "shape", "step_name", "step_num", "tf_function_call")
-#: Beginnings of names of events around others: the executor, its threads, the way of an eager call.
+#: Prefixes of the names of events that only enclose others: the executor, its threads, stages of an eager call.
 AROUND = (
     "EagerCopy", "EagerExecute", "EagerKernel", "Executor", "FunctionRun", "KernelAndDeviceFunc", "TFE_",
     "TensorHandle", "ThreadpoolListener", "ValidateInput",
 )  # fmt: skip
-#: The end of xprof's timeline. Its last event has no name, and Perfetto 52 reports lost data for one; it does so too
-#: where the events end a compressed file.
+#: The end of xprof's timeline. Its last event has no name, and Perfetto 52 reports such an event as lost data.
+#: Perfetto reports lost data also if a compressed file ends with the events.
 END = re.compile(rb"(,\s*\{\})?\s*\]\s*\}\s*$")
 
 

@@ -1,6 +1,6 @@
 """sample.py SERVER FOLDER SECONDS: record what a program with a profiler server does, into a folder.
 
-SERVER is `host:port`, of `tf.profiler.experimental.server.start(port)` there.
+SERVER is the `host:port` of a program that called `tf.profiler.experimental.server.start(port)`.
 """
 
 import socket
@@ -8,7 +8,7 @@ import sys
 
 from xprof.convert import _pywrap_profiler_plugin
 
-# 3: graph operations have the shapes of their inputs.
+# At level 3, graph operations have the shapes of their inputs.
 LEVELS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_level": 1, "delay_ms": 0}
 
 
@@ -20,7 +20,7 @@ def main(server, folder, seconds):
 
 
 def refusal(server):
-    """Return why nobody can be reached there, which xprof does not tell; empty where somebody listens."""
+    """Return why the server cannot be reached, which xprof does not say; empty if the server answers."""
     host, _, port = server.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), 5).close()

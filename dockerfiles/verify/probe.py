@@ -1,7 +1,7 @@
-"""probe.py SCRIPT REQUEST RESULT: run one script, and write what it finds into the file RESULT.
+"""probe.py SCRIPT REQUEST RESULT: run one script, and write its result into the file RESULT.
 
-A script has a function `probe(facts)`, which returns what `passed`, `failed` or `skipped` make of it. What it raises
-is a failure, with its words for a reason.
+A script has a function `probe(facts)`, which returns the result of `passed`, `failed` or `skipped`. An exception is a
+failure; its text is the reason.
 """
 
 import json
@@ -23,17 +23,17 @@ def skipped(reason):
 
 
 def check(ok, expected, found, reason):
-    """A check that has passed, or else failed for that reason."""
+    """Return a check that has passed if `ok`, or else failed for this reason."""
     return passed(expected, found) if ok else failed(expected, found, reason)
 
 
 def near(one, other):
-    """Whether two lists of numbers are the same but for rounding."""
+    """Return whether two lists of numbers are equal except for rounding."""
     return len(one) == len(other) and all(abs(a - b) <= 1e-4 * max(1.0, abs(b)) for a, b in zip(one, other))
 
 
 def load(path, name="probe"):
-    """A function of a script. Executed here, not imported: `import.py` is no name of a module."""
+    """Return a function of a script. It is executed, because Python cannot import a module named `import`."""
     names = {"__file__": path, "__name__": "script"}
     with open(path) as file:
         exec(compile(file.read(), path, "exec"), names)
@@ -54,6 +54,6 @@ def main(script, request, result):
 
 
 if __name__ == "__main__":
-    # Scripts import this module by its name; what they get is the same as what runs.
+    # Scripts import `probe`. They get this running module, not a second copy.
     sys.modules["probe"] = sys.modules["__main__"]
     main(*sys.argv[1:])

@@ -2,20 +2,20 @@
 
 REQUEST is a JSON file with
 
-    mark          what a line with a result begins with, so that nothing else in the log is taken for one
+    mark          the beginning of each result line, so that no other line in the log is taken for a result
     wheel         the wheel's path
-    dependencies  a folder with the wheels of what it requires
-    work          a folder to write to, with room for the wheel unpacked
-    facts         what the scripts are told
-    checks        a list of {check, needs, script, seconds, environment}, in order; without a script pip does it
+    dependencies  a folder with the wheels that this wheel requires
+    work          a writable folder, with room for the unpacked wheel
+    facts         the argument of each script
+    checks        a list of {check, needs, script, seconds, environment}, in order; without a script, pip is the check
 
-Each script runs in a process of its own, whose death or silence is a result like any other. Of each check a line
+Each script runs in its own process. A crash or a timeout of this process is a result too. For each check, a line
 
     MARK {"check", "outcome": "passed" | "failed" | "skipped", "expected", "found", "reason", "seconds"}
 
-is printed, between what pip and the scripts say.
+is printed, between the output of pip and the scripts.
 
-Runs on whichever Python the image has, 2.7 and 3.4 among them, with nothing but its standard library.
+Runs on any Python that the image has, 2.7 and 3.4 among them, with the standard library only.
 """
 
 import json
@@ -31,9 +31,9 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TAIL = 8000
-# Bytes of a program's output that go to the log: one that never stops printing shall fill no disk.
+# The most bytes of a program's output in the log: a program that never stops printing must not fill the disk.
 MOST = 4 << 20
-# What a signal most often means here.
+# The usual meaning of a signal here.
 SIGNALS = {
     "SIGILL": "it uses instructions that this CPU does not have",
     "SIGABRT": "it gave up",
@@ -43,13 +43,13 @@ SIGNALS = {
 
 
 class Ended(object):
-    """How a process ended: its exit status (negative for a signal), whether its time was up, its last output."""
+    """How a process ended: its exit status (negative for a signal), whether it timed out, the end of its output."""
 
     def __init__(self, status, late, tail):
         self.status, self.late, self.tail = status, late, tail
 
     def trouble(self, seconds):
-        """What went wrong, in words; empty when nothing did."""
+        """Return what went wrong, in words; empty if nothing did."""
         if self.late:
             return "no end within {0} s".format(seconds)
         if self.status < 0:
@@ -58,7 +58,7 @@ class Ended(object):
         return "exit status {0}".format(self.status) if self.status else ""
 
     def last_words(self):
-        """The last line that says something, of those that are no progress of the interpreter's."""
+        """Return the last line that is not blank, cut to 500 characters; empty without one."""
         lines = [line.strip() for line in self.tail.splitlines() if line.strip()]
         return lines[-1][:500] if lines else ""
 
@@ -69,7 +69,7 @@ def signal_name(number):
 
 
 class Output(object):
-    """Our standard output: whatever the programs said, a result has a line of its own."""
+    """Our standard output. A result starts on a new line, even if a program left its last line open."""
 
     def __init__(self):
         self._stream = getattr(sys.stdout, "buffer", sys.stdout)
@@ -95,9 +95,9 @@ class Trial(object):
         self.environment = self._environment()
 
     def _environment(self):
-        """What every process gets: the image's own variables, but none of pip's and Python's.
+        """Return the variables of every process: those of the image, except for pip's and Python's.
 
-        PYTHONPATH would put another TensorFlow, which the image may have, before the one that is tried.
+        PYTHONPATH could select another TensorFlow of the image instead of the wheel under trial.
         """
         kept = dict((name, value) for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON")))
         kept.update(
@@ -135,11 +135,11 @@ class Trial(object):
             if check["script"]:
                 return self._script(check)
             return {"install": self._install, "dependencies": self._dependencies}[check["check"]](check["seconds"])
-        except EnvironmentError as error:  # no room, no such program
+        except EnvironmentError as error:  # a full disk, a missing program
             return failed(str(error))
 
     def run(self, words, seconds, environment=None):
-        """Run a program to its end, or until its time is up; what it says goes to the log."""
+        """Run a program until it ends or its time is up. Its output goes to the log."""
         variables = dict(self.environment, **(environment or {}))
         process = subprocess.Popen(
             words,
@@ -169,20 +169,20 @@ class Trial(object):
         if not room:
             self.output.line("--- more was said than is shown ---")
         timer.cancel()
-        kill_group(process.pid)  # what it left running would be in the way of the next one
+        kill_group(process.pid)  # processes that it left running would disturb the next program
         process.stdout.close()
         return Ended(status, bool(late), tail.decode("utf-8", "replace"))
 
     # --- pip ---
 
     def _install(self, seconds):
-        """The wheel and what it requires, from the folder alone, into an environment of its own."""
+        """Install the wheel and its requirements, from the folder only, into a new environment."""
         expected = "it and all it requires, from the prepared folder"
         try:
             import pip
         except ImportError:
             return skipped("the image's Python has no pip")
-        # The image's pip, and none of its other packages: the one that an old `venv` brings knows too few platforms.
+        # Use the image's pip without its other packages: the pip of an old `venv` knows too few platforms.
         beside = self._folder("pip")
         os.symlink(os.path.dirname(os.path.abspath(pip.__file__)), os.path.join(beside, "pip"))
         self.pip = {"PYTHONPATH": beside}
@@ -207,7 +207,7 @@ class Trial(object):
         return passed("{0}, with pip {1}".format(things, pip.__version__), expected)
 
     def _dependencies(self, seconds):
-        """Whether what is installed is what everything in it requires."""
+        """Check with pip that the installed packages have everything that they require."""
         ended = self.run([self.python, "-m", "pip", "check"], seconds, self.pip)
         expected = "pip check finds nothing"
         if ended.trouble(seconds):
@@ -251,19 +251,19 @@ def read_result(path):
 
 
 def complaint(ended, seconds):
-    """What pip says went wrong: the lines it calls errors, else the last one."""
+    """Return why pip failed: its lines that begin with `ERROR:` or `error:`, or else its last line."""
     errors = [line.strip() for line in ended.tail.splitlines() if re.match(r"\s*(ERROR|error):", line)]
     said = "; ".join(errors)[:1000] or ended.last_words()
     return said if ended.status > 0 and not ended.late else ": ".join([ended.trouble(seconds), said])
 
 
 def said_by(process):
-    """What a program says until it ends: a daemon of its own may hold on to the pipe for longer."""
+    """Yield a program's output until the program ends. A daemon that it started may keep the pipe open for longer."""
     stream, ended = process.stdout.fileno(), False
     while not ended:
         ended = process.poll() is not None
         if select.select([stream], [], [], 0.0 if ended else 0.1)[0]:
-            data = os.read(stream, 65536)  # as much as a pipe holds: after the end there is no more of the program's
+            data = os.read(stream, 65536)  # all that a pipe holds, so a read after the end gets the rest
             if not data:
                 return
             yield data

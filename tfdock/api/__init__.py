@@ -2,8 +2,8 @@
 
 A profile is a file, the name of a shipped profile, or nothing with `gpu`. Fields of a profile change it, with dots:
 `api.check("rtx3080", **{"resources.memory": "16GiB"})`. The functions use the settings of the commands: the
-configuration file and `TFDOCK_*`. Every function raises TfdockError. Its problems have the error, the place, and the
-fix.
+configuration file and `TFDOCK_*`. Every function raises TfdockError, whose problems have the error, the place,
+and the fix.
 
 Imports: `builder`, `diagnose`, `engine`, `gpu`, `host`, `knowledge`, `plan`, `resolve`, `wheel`.
 """
@@ -58,7 +58,7 @@ def plan(profile: str = "", *, gpu: str | Sequence[str] = (), **fields: object) 
 
 
 def notes(profile: str = "", *, gpu: str | Sequence[str] = (), **fields: object) -> tuple[str, ...]:
-    """Return notes to read before a build, for instance that an official wheel does the same."""
+    """Return notes to read before a build, for instance that an official wheel is enough."""
     wish = _wish(gpu, fields)
     preparer = _preparer(wish)
     resolved = preparer.resolve(profile or wish.words)
@@ -107,7 +107,7 @@ def _knowledge() -> KnowledgeBase:
 
 
 def _wish(gpu: str | Sequence[str], fields: Mapping[str, object]) -> Wish:
-    """Return the wish of a call. A version has to be text: as a number 3.10 is 3.1."""
+    """Return the wish of a call. A version must be text: the number 3.10 equals 3.1."""
     for name, value in fields.items():
         if isinstance(value, float):
             fix = f'write it as text: `{name}="{value}"`'

@@ -1,4 +1,4 @@
-"""Whether a command installs only pinned packages: by a hash, by a commit, or as a path. Pure."""
+"""Check that a command installs only pinned packages: by a hash, by a commit, or as a path. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 _PROGRAM = re.compile(r"(.*/)?(pip|pip3|pip3\.\d+|pipx|uv|uvx)")
-# A path or a local wheel is what the repository has; a commit and a sha256 name one content.
+# A path or a local wheel is in the repository. A commit or a sha256 identifies the content.
 _PINNED = re.compile(
     r"\.|(\.{0,2}|~)/.*|\$.*|file:.*"  # a path
     r"|.*\.whl"
@@ -15,7 +15,7 @@ _PINNED = re.compile(
     r"git\+[a-z]+://.*@[0-9a-f]{40}(#.*)?"
     r"|[a-z]+://.*#(.*&)?sha256=[0-9a-f]{64}(&.*)?)"
 )
-# The word behind these is no package: without this list, `-i https://…` would be taken for one.
+# The word after these options is not a package. Otherwise the address in `-i https://…` would count as one.
 _WITH_VALUE = frozenset(
     (
         *("-c", "--constraint", "--constraints", "-i", "--index-url", "--extra-index-url"),
@@ -34,17 +34,17 @@ def unpinned(command: str) -> str:
 
 def _commands(text: str) -> Iterator[list[str]]:
     """Return the words of each simple command in a line of shell; nothing if the line is not valid shell."""
-    # Punctuation ends a command also without blanks around it: `pip install a&&pip install b`.
+    # Punctuation ends a command even without spaces around it: `pip install a&&pip install b`.
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
-    lexer.whitespace_split, lexer.commenters = True, ""  # an address may hold a `#`
-    # A quote that is not closed: the shell of the job will say so.
+    lexer.whitespace_split, lexer.commenters = True, ""  # an address may contain `#`
+    # A quote is not closed. The shell of the job reports that.
     try:
         words = list(lexer)
     except ValueError:
         return
     command: list[str] = []
     for word in words:
-        # A comment of the shell begins at a word, and not inside one.
+        # A shell comment begins at the start of a word.
         if word.startswith("#"):
             break
         if set(word) <= set(";&|()<>"):
@@ -66,13 +66,13 @@ def _from_an_index(words: Sequence[str]) -> Iterator[str]:
         if verb is None:
             return
         rest = rest[verb + 1 :]
-    # With it, pip refuses every package without a hash, whichever file names it.
+    # With this option, pip refuses every package without a hash, also in requirements files.
     if "--require-hashes" in rest:
         return
     following = iter(rest)
     for word in following:
         if word in ("-r", "--requirement", "--requirements"):
-            # A file of requirements may name anything: without the flag above, its hashes are optional.
+            # A requirements file may name any package, and without the option above, hashes are optional.
             yield next(following, word)
         elif word in _WITH_VALUE:
             next(following, None)

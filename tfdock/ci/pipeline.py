@@ -29,9 +29,9 @@ from tfdock.types import ImageRef
 Service = Literal["github", "gitlab"]
 State = Literal["fresh", "missing", "stale", "edited", "another", "foreign"]
 
-# Ends before GitHub's own limit of six hours, with time to keep what was built.
+# Less than GitHub's limit of six hours, so that time is left to save the results.
 TIME_LIMIT = "5h15m"  #: How long a job builds by default.
-INSTALL = "pip install --require-hashes -r ci/requirements.txt"  #: A pinned installation, as messages show it.
+INSTALL = "pip install --require-hashes -r ci/requirements.txt"  #: A pinned installation, as an example in messages.
 #: Minutes of a job besides its build: installing tfdock, pulling and pushing the cache, saving the wheels.
 _MARGIN = 40
 _HOSTED_MINUTES = 360  #: Minutes after which GitHub ends a job on its own machines.
@@ -39,7 +39,7 @@ _HOSTED_MINUTES = 360  #: Minutes after which GitHub ends a job on its own machi
 _OWN_MINUTES = 5 * 24 * 60  #: Minutes after which GitHub ends any job.
 # GitLab's keyword `retry` takes 0, 1 or 2.
 _GITLAB_RETRIES = 2  #: How often GitLab starts a job again at most.
-_GITHUB_REGISTRY = "ghcr.io"  #: The registry that a job of GitHub may use by its own token.
+_GITHUB_REGISTRY = "ghcr.io"  #: The registry that a GitHub job may use with the job's own token.
 _SELF_HOSTED = "self-hosted"
 _SEAL = "# sha256 of the lines below: "
 _ORIGIN = re.compile(r"# Rendered by tfdock from (.*)\. Do not edit it")
@@ -63,11 +63,11 @@ def files(
     cannot be used; `warnings` are hints about the pipeline.
     """
     ci, name = matrix.ci, _name(path)
-    # GitHub takes 256 jobs in one matrix: a larger round is several jobs, each with a matrix of its own.
+    # GitHub allows 256 jobs in one matrix, so a larger round has several jobs, each with its own matrix.
     parts = max(ceil(_most_jobs(matrix, cells) / GITHUB_JOBS), 1)
     rounds = _rounds(ci, parts)
     values: dict[str, object] = {
-        # By commit: who owns an action can move its tags. The comment tells people, and updaters, the version.
+        # Use the commit: the owner of an action can move its tags. The comment is for people and update tools.
         "actions": {action: f"{action}@{row.commit} # {row.version}" for action, row in actions.items()},
         "branches": ci.branches,
         "build_file": f".gitlab/{name}-build.yml",
@@ -101,7 +101,7 @@ def files(
 
 
 def _most_jobs(matrix: Matrix, cells: int) -> int:
-    """Return how many jobs a round may have: each kind of machine has at least one."""
+    """Return the largest number of jobs in a round. Each kind of machine has at least one job."""
     return min(cells, max(matrix.ci.jobs, len(_runners(matrix)))) if matrix.ci.jobs else cells
 
 
@@ -134,7 +134,7 @@ def _round(number: int, parts: int, *, last: bool) -> dict[str, Any]:
 
 def _build(name: str, plan: str, part: int) -> dict[str, str]:
     matrix = f"fromJSON(needs.{plan}.outputs.plan)[{part}]"
-    # Before the matrix is looked at: GitHub refuses an empty one.
+    # The condition is evaluated before the matrix: GitHub refuses an empty matrix.
     wanted = f"!cancelled() && needs.{plan}.result == 'success' && {matrix}.include[0] != null"
     return {"id": name, "matrix": matrix, "wanted": wanted}
 
@@ -160,9 +160,9 @@ _FILES: Mapping[Service, Mapping[str, str]] = {
 
 
 def _name(path: str) -> str:
-    """Return the name of a matrix's pipeline: `wheels`, or after a matrix with a name of its own."""
+    """Return the name of a pipeline: `wheels` for `matrix.yaml`, and `wheels-NAME` for a matrix of another name."""
     stem = path.rpartition("/")[2].rpartition(".")[0] or path
-    # The matrix names files and groups of jobs, so that only plain letters of its name are taken.
+    # The name becomes part of file names and job groups, so only plain letters and digits are kept.
     slug = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:60]
     return "wheels" if slug in ("matrix", "") else f"wheels-{slug}"
 
@@ -247,7 +247,7 @@ def _without_cache(matrix: Matrix, longest: float) -> Iterator[Problem]:
 
 def _own_machines(service: Service, matrix: Matrix) -> tuple[Problem, ...]:
     """Return a warning if jobs run on the user's machines: on GitLab's shell runners, or GitHub's with the label."""
-    # Every runner of GitLab's may be a machine of your own: its tags do not tell.
+    # Any GitLab runner may be the user's own machine: its tags do not show this.
     if service == "github" and not any(_SELF_HOSTED in runner for runner in _runners(matrix)):
         return ()
     warning = Problem(
@@ -266,9 +266,9 @@ _TITLES: Mapping[Service, str] = {"github": "GitHub", "gitlab": "GitLab"}
 
 @dataclass(frozen=True, slots=True)
 class RegistryLogin:
-    """A registry that a job logs in to. `own`: the service's own token works.
+    """A registry that a job logs in to. With `own`, the service's own token works.
 
-    Else `secret` begins the names of the variable (user) and the secret (token).
+    Otherwise the names of the variable (user) and the secret (token) begin with `secret`.
     """
 
     host: str
@@ -276,7 +276,7 @@ class RegistryLogin:
     secret: str
 
     def variable(self, rights: str) -> str:
-        """Return how the names of the variable and the secret begin; `rights` is `read` or `write`."""
+        """Return the beginning of the names of the variable and the secret. `rights` is `read` or `write`."""
         return f"{self.secret}_READ" if rights == "read" else self.secret
 
 
@@ -293,9 +293,9 @@ def _logins(ci: Ci) -> Iterator[RegistryLogin]:
 
 
 def _scalar(value: object) -> str:
-    """Return a text or a list of texts as JSON, which is YAML on one line.
+    """Return a text or a list of texts as JSON on one line, which is also YAML.
 
-    Except for characters beyond U+FFFF: JSON escapes them as two, which YAML does not put together.
+    Characters beyond U+FFFF are the exception: JSON escapes each as a pair, which YAML does not combine.
     """
     # YAML reads a JSON string as a double-quoted scalar, also with escapes that JSON lacks: `\U0001f600`.
     return re.sub(r"[^ -~]", _escape_unprintable, json.dumps(value, ensure_ascii=False))
@@ -306,13 +306,13 @@ def _escape_unprintable(match: re.Match[str]) -> str:
 
 
 def _github_scalar(value: object) -> str:
-    """Return a value without expressions of GitHub's, except for the one that yields the start of an expression."""
-    # An expression that yields the text `${{` puts it into the file, and the value is not evaluated.
+    """Return a value that GitHub does not evaluate."""
+    # The only expression left yields the text `${{`. Its result is not evaluated again.
     return _scalar(value).replace("${{", "${{ '${{' }}")
 
 
 def _gitlab_scalar(value: object) -> str:
-    """Return a value with the dollar sign as GitLab's variables have it."""
+    """Return a value with each dollar sign escaped for GitLab."""
     # GitLab replaces variables in values; `$$` stands for one dollar sign.
     return _scalar(value).replace("$", "$$")
 
@@ -321,26 +321,26 @@ _SCALARS: Mapping[Service, Callable[[object], str]] = {"github": _github_scalar,
 
 
 def _expression(text: str) -> str:
-    """Return an expression of GitHub's. Templates write it; the only values in it are branches, without quotes."""
+    """Return a GitHub expression. Templates write the text; its only values are branches, which have no quotes."""
     return f"${{{{ {text} }}}}"
 
 
 def _comment(text: str) -> str:
-    """Return text for a comment, on its line."""
+    """Return text for a comment of one line."""
     # A line break would end the comment, and the rest would be YAML.
     return text if text.isprintable() else ascii(text)
 
 
 def shell_word(text: str) -> str:
-    """Quote a word of a command line, on one line whatever its content."""
-    # shlex leaves a line break within its quotes, and the command must stay on the comment's one line.
+    """Quote a word of a command line. The result is one line, whatever the word contains."""
+    # `shlex.quote` keeps line breaks, and the command must fit on the one line of the comment.
     if text.isprintable():
         return shlex.quote(text)
     return f"$'{''.join(map(_escape, text))}'"
 
 
 def _escape(character: str) -> str:
-    """Return a character as it stands between `$'` and `'`."""
+    """Return a character, escaped for use between `$'` and `'`."""
     if character.isprintable() and character not in "\\'":
         return character
     return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
@@ -352,7 +352,7 @@ def _escape(character: str) -> str:
 def gitlab_jobs(jobs: Sequence[Job]) -> dict[str, Any]:
     """Return the jobs of a round for a child pipeline of GitLab, by name. The rendered file explains them.
 
-    This is not a `parallel: matrix:`, because its job names contain all values. GitLab refuses names with more than
+    They are not a `parallel: matrix:`, because its job names contain all values. GitLab refuses names with more than
     255 characters, and a build id may have 128.
     """
     return {job.name: _gitlab_job(job) for job in jobs}
@@ -388,7 +388,7 @@ def state(current: str | None, rendered: str) -> State:
         return "fresh"
     head, _, body = current.partition("\n\n")
     seal = head.rpartition("\n")[2]
-    # In this order: only a file with a seal can be edited, and only an intact one can be outdated.
+    # In this order: only a file with a seal can be `edited`, and only an unedited file can be outdated.
     if not seal.startswith(_SEAL):
         return "foreign"
     if seal != f"{_SEAL}{_hash(body)}":
@@ -397,7 +397,7 @@ def state(current: str | None, rendered: str) -> State:
 
 
 def origin(text: str) -> str:
-    """Return the matrix that a rendered file names as its own."""
+    """Return the matrix that a rendered file says it was rendered from."""
     match = _ORIGIN.match(text)
     return match[1] if match else ""
 

@@ -45,8 +45,8 @@ class File:
 class Pipeline:
     """The pipeline of a matrix for a service.
 
-    `folder` is the repository's. `refusal` is the reason why the pipeline cannot be used. `warnings` are hints about
-    it.
+    `folder` is the repository's folder. `refusal` is the reason why the pipeline cannot be used. `warnings` are hints
+    about it.
     """
 
     service: Service
@@ -57,7 +57,7 @@ class Pipeline:
 
     @property
     def is_rendered(self) -> bool:
-        """Whether it was rendered here."""
+        """Whether the pipeline was rendered into this folder."""
         return any(file.state not in ("missing", "another", "foreign") for file in self.files)
 
     @property
@@ -70,9 +70,9 @@ class Pipeline:
 def render(services: Iterable[Service], file: Path, folder: Path, settings: Settings) -> list[Pipeline]:
     """Return the pipelines of a matrix with their files below `folder` and the current texts; write nothing.
 
-    `folder` is the repository's: jobs find the matrix by its path from there. The cells are planned with the
-    knowledge that jobs have. Raises ProfileError, also if a link of the repository is in the path, and Incompatible
-    if no cell can be built.
+    `folder` is the repository's folder: jobs find the matrix by its path from there. The cells are planned with the
+    knowledge that the jobs have. Raises ProfileError, also if a link of the repository is in the path. Raises
+    Incompatible if no cell can be built.
     """
     written = planned_matrix.read(file, settings.allow_paths)
     matrix, path = written.matrix, _path_in_repository(file, folder)
@@ -86,7 +86,7 @@ def render(services: Iterable[Service], file: Path, folder: Path, settings: Sett
     variable = os.pathsep.join(_path_in_repository(own, folder) for own in folders)
     pipelines = []
     for service in services:
-        # Behind `--`, a path that begins with a dash is no option.
+        # After `--`, a path that begins with a dash is not an option.
         words = ["tfdock", "ci", "render", service, *(["--"] if path.startswith("-") else []), path]
         command = " ".join(map(pipeline.shell_word, words))
         texts = pipeline.files(
@@ -113,14 +113,14 @@ def render(services: Iterable[Service], file: Path, folder: Path, settings: Sett
 
 
 def _knowledge(written: WrittenMatrix) -> tuple[Path, ...]:
-    """Return the folders of knowledge that a matrix names; raises ProfileError for one outside of its project."""
+    """Return the folders of knowledge that a matrix names; raises ProfileError for a folder outside its project."""
     matrix, folders = written.matrix, []
     for place, name in enumerate(matrix.ci.knowledge or ()):
         field = f"ci.knowledge[{place}]"
         try:
             own = Path(matrix.file).parent / name
             written.project.resolve(own, name=name, folder=True)
-            # Its files may be links.
+            # The files in the folder may be links to other places.
             for file in loader.overlay_files(own):
                 written.project.resolve(file, name=f"{name}/{file.relative_to(own)}")
         except ProfileError as error:
@@ -164,13 +164,13 @@ _NOT_CARRIED = (
 
 
 def _path_in_repository(file: Path, folder: Path) -> str:
-    """Return the path from the repository's folder, whichever way the file was named; raises ProfileError."""
+    """Return the path of a file relative to the repository's folder; raises ProfileError."""
     path = Path(os.path.relpath(file, folder))
     if ".." in path.parts:
         code = "ci-matrix-outside"
         message = f"{file} is not in the folder of the repository, where a job would look for it"
         fix = "run the command in the folder of the repository, or name that folder: `-o DIR`"
-    elif any("\ud800" <= character <= "\udfff" for character in str(path)):  # bytes that are no UTF-8, in Python
+    elif any("\ud800" <= character <= "\udfff" for character in str(path)):  # bytes that are not UTF-8, in Python
         code, fix = "ci-matrix-name", "give the file another name"
         message = "the path is not UTF-8, and a YAML file cannot contain it"
     else:
@@ -184,11 +184,11 @@ def _open_folder(folder: Path) -> UntrustedFolder:
 
 
 def _read(folder: Path, name: str) -> str | None:
-    """Return the text of a file of the repository, None if there is no such file; raises ProfileError."""
+    """Return the text of a file in the repository, None if there is no such file; raises ProfileError."""
     try:
         with _open_folder(folder) as top, top.open(name) as file:
             size = os.fstat(file.fileno()).st_size
-            # The size may be 0, as in `/proc`, or grow meanwhile: what is read is bounded as well.
+            # Limit the read too: the size may be 0, as in `/proc`, or the file may grow meanwhile.
             data = b"" if size > _MOST else file.read(_MOST + 1)
         if max(size, len(data)) > _MOST:
             message = f"the file has {max(size, len(data)):,} bytes; at most {_MOST:,} are read"
@@ -217,12 +217,13 @@ def _in_the_way(path: Path, error: NotPlain) -> ProfileError:
 def write(rendered: Pipeline, *, force: bool = False) -> Iterator[tuple[File, bool]]:
     """Write the outdated files; yield each file, and whether it was written.
 
-    Raises ProfileError before anything is written if the pipeline cannot be used, or if a file is somebody else's;
-    also for a file that cannot be written. Follows no link.
+    Raises ProfileError before anything is written if the pipeline cannot be used, or if a file was edited or is not
+    from this matrix; with `force`, such files are overwritten. Raises ProfileError also for a file that cannot be
+    written. Follows no link.
     """
     if rendered.refusal:
         raise ProfileError(rendered.refusal)
-    # All files before the first is written: half a pipeline is worse than an old one.
+    # Check all files before writing the first: half a pipeline is worse than an old pipeline.
     others = [file for file in rendered.files if file.state in _OTHERS and not force]
     if others:
         raise ProfileError(*(_problem(file, rendered.service) for file in others))
@@ -235,20 +236,20 @@ def write(rendered: Pipeline, *, force: bool = False) -> Iterator[tuple[File, bo
 def _write(folder: Path, file: File) -> None:
     try:
         with _open_folder(folder) as top:
-            # By descriptors: the repository may be a stranger's, and hold a link where the workflow belongs.
+            # Use descriptors: in a stranger's repository, a link may be in the place of the workflow.
             top.write(file.path.relative_to(folder).as_posix(), [file.rendered.encode()])
-    except NotPlain as error:  # it was put there after the file was read
+    except NotPlain as error:  # it appeared after the file was read
         raise _in_the_way(file.path, error) from error
     except OSError as error:
         message, fix = f"cannot write {file.path}: {error.strerror}", "check the folder, its owner and its mode"
         raise ProfileError.of("file-error", message, fix) from error
 
 
-_OTHERS: tuple[State, ...] = ("edited", "another", "foreign")  #: The edits that rendering would overwrite.
+_OTHERS: tuple[State, ...] = ("edited", "another", "foreign")  #: The states of files that only `force` overwrites.
 
 
 def _problem(file: File, service: Service) -> Problem:
-    """Return why a file is not as rendered."""
+    """Return the problem of a file that differs from its rendered text."""
     command = f"`tfdock ci render {service}`"
     match file.state:
         case "edited":

@@ -25,7 +25,7 @@ from tfdock.host.supervise import Limit, Stop
 from tfdock.profile.units import DURATION, parse_seconds
 from tfdock.types import ImageRef
 
-# Imported where they are used: a command loads no engine SDK, tables or planner that it does not use.
+# Imported on use: a command loads no engine SDK, tables or planner that it does not need.
 if TYPE_CHECKING:
     from tfdock.engine.protocol import Engine
     from tfdock.knowledge.tables import KnowledgeBase
@@ -140,7 +140,7 @@ SETTINGS = {
         ),
     ],
 }
-#: The option of each part of a wish.
+#: The options of a wish, which changes or replaces a profile.
 WISHES = {
     "gpu": Annotated[
         list[str] | None,
@@ -204,7 +204,7 @@ def command(schema: str, *options: str) -> Callable[[_F], _F]:
                 if options:
                     kwargs["settings"] = settings_for(**{name: kwargs.pop(name) for name in options})
                 return function(*args, **kwargs)
-            # Any other error is a mistake of ours, and `main` reports it.
+            # Any other error is a bug in tfdock, and `main` reports it.
             except TfdockError as error:
                 console.show_problems(error.problems)
                 if kwargs.get("as_json") or kwargs.get("format_") == "json":
@@ -236,7 +236,7 @@ def _with_options(function: Callable[..., Any], options: Iterable[str]) -> inspe
 
 
 def profile_names(profiles: Sequence[str] | None, wish: Wish) -> list[str]:
-    """Return the profiles of a command: the named ones, or else the one profile that its options describe."""
+    """Return the profiles of a command: the named profiles, or else the profile that its options describe."""
     if profiles:
         return [*profiles]
     if not wish:
@@ -274,7 +274,7 @@ def check_matrix_options(matrix: Path | None, **options: object) -> None:
 
 @contextmanager
 def stoppable(kept: str | None = None) -> Iterator[Stop]:
-    """Count SIGINT and SIGTERM instead of dying; the build reads the count twice a second.
+    """Count SIGINT and SIGTERM instead of ending; the build reads the count twice a second.
 
     `kept` is a sentence that tells the user what is kept. The sentence replaces the message for a stopped build.
     """
@@ -283,7 +283,7 @@ def stoppable(kept: str | None = None) -> Iterator[Stop]:
     def request(number: int, _frame: object) -> None:
         # Only count: a signal handler runs between any two instructions, so it must not take a lock.
         stop.requests += 1
-        # an engine that hangs may delay the second signal; the journal lists what is left to remove
+        # A hanging engine may delay the second request, so the third ends tfdock. The journal lists leftovers.
         if stop.requests > 2:
             raise KeyboardInterrupt
         # The exit codes of SIGINT and SIGTERM differ, and a service that stops a job may send both.
@@ -293,7 +293,7 @@ def stoppable(kept: str | None = None) -> Iterator[Stop]:
     try:
         yield stop
     finally:
-        # A command may ask a question afterwards, which the first Ctrl-C has to end.
+        # A command may ask a question afterwards. The first Ctrl-C must end this question.
         for number, handler in previous.items():
             signal.signal(number, handler)
 
@@ -352,7 +352,7 @@ def installed_wheels(
 ) -> Iterator[list[WheelInContainer]]:
     """Yield these wheels, installed in one container; a wheel that is named twice is installed once.
 
-    `kept` says what a stop leaves. Raises EngineError without an engine, and the errors of
+    `kept` says what is kept after a stop request. Raises EngineError without an engine, and the errors of
     `WheelInContainer.install`.
     """
     from tfdock.cli.progress import PlainProgress
@@ -364,7 +364,7 @@ def installed_wheels(
     inspections = [inspected(path) for path in paths]
     log = settings.cache_dir.absolute() / "verify" / f"{inspections[0].wheel.sha256[:16]}.{phase}.log"
     with stoppable(kept=kept) as stop:
-        engine, listen = local_engine(), PlainProgress(sys.stderr)  # no redrawn line: a script prints between
+        engine, listen = local_engine(), PlainProgress(sys.stderr)  # no redrawn line: a script also prints lines
         with trial_environment(engine, settings, listen, stop, log, paths[0].name, phase) as environment:
             found = []
             for number, (path, inspection) in enumerate(zip(paths, inspections, strict=True)):

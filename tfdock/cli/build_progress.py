@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     ProgressDisplay = PlainProgress | TerminalProgress
 
-Result = dict[str, Any]  #: The result of a build: a row of `tfdock.build/1`, and its `exit_code`.
+Result = dict[str, Any]  #: The result of a build: a row of `tfdock.build/1`, with an `exit_code`.
 
 
 def session_for(
@@ -210,14 +210,14 @@ class Building:
 
 
 def _says_all(problems: Sequence[Problem]) -> bool:
-    """Return whether a failure is of a disk or a registry: a diagnosis of the log would repeat the error."""
+    """Return whether a full disk or a registry caused a failure: a diagnosis of the log would repeat the error."""
     return any(problem.code == "disk-full" or problem.code.startswith("registry-") for problem in problems)
 
 
 def _diagnosis(
     session: BuildSession, prepared: PreparedBuild, log: Path | None, *, is_cell: bool
 ) -> Diagnosis | None:
-    """Return what the log of a build that failed shows; None where it has none."""
+    """Return the diagnosis of the log of a failed build; None without a readable log."""
     # A build that succeeds needs neither the known failures nor their search.
     from tfdock.diagnose.diagnose_logs import diagnose_run_log
     from tfdock.plan.profile_fixes import Context
@@ -252,7 +252,7 @@ def _success_row(prepared: PreparedBuild, result: BuildResult) -> Result:
             for path, wheel in wheels
         ],
         "record": str(result.record_path),
-        "log": str(result.log_path) if result.log_path.is_file() else None,  # the pulled image had no record
+        "log": str(result.log_path) if result.log_path.is_file() else None,  # a pulled build may have no log
         "seconds": record["seconds"],
         "cache": record.get("bazel"),
         "attempts": record["attempts"],
@@ -283,7 +283,7 @@ def _first_code(result: Result) -> str:
 
 def failed(file: str, build_id: str | None, status: str, error: TfdockError, log: Path | None = None) -> Result:
     """Return the result of a build that failed, or of a profile that was refused."""
-    # A build that succeeds, or is up to date, reads no files of Bazel here.
+    # Imported here: a build that succeeds or is up to date does not need this module.
     from tfdock.builder.build_summary import figures_of
 
     figures = figures_of(log, build_id) if build_id and log else None

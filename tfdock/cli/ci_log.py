@@ -22,7 +22,7 @@ from tfdock.errors import Problem, clean
 ANNOTATIONS = 9  #: GitHub shows ten errors of a step. GitHub itself adds one of them: the step failed.
 _WARNINGS = 4  #: The most warnings to annotate. Errors often come later and need room.
 SUMMARY_BYTES = 900_000  #: GitHub drops a step's summary if it is larger than 1 MiB.
-_MESSAGE = 4_000  #: Characters of an annotation; GitHub cuts at 4,096.
+_MESSAGE = 4_000  #: The most characters of an annotation. GitHub cuts longer texts at 4,096.
 _CELL = 300  #: The most characters of a cell; the log has the whole text.
 
 
@@ -50,7 +50,7 @@ class CiService:
 
 @functools.cache
 def here() -> CiService:
-    """Return the service that runs this process, by its environment."""
+    """Return the CI service that runs this process, according to the environment variables."""
     return service_of(os.environ)
 
 
@@ -71,7 +71,7 @@ _COMMAND = re.compile(r"(^|\r)(\s*):(?=:)", re.MULTILINE)
 
 @dataclass
 class GitHub(CiService):
-    """A job of GitHub Actions, by the variables that its runner sets."""
+    """A job of GitHub Actions. Its runner sets the variables in `environment`."""
 
     environment: Mapping[str, str]
     stream: TextIO | None = None  #: Where the log is; standard error by default.
@@ -152,7 +152,7 @@ def _property(text: str) -> str:
 
 
 def _below(file: str | None, workspace: str) -> str:
-    """Return a file as the repository names it; an empty text for a file that is not in it."""
+    """Return the path of a file in the repository; an empty text for a file outside."""
     if not file or not workspace:
         return file or ""
     # Not `resolve`: the repository lists a link under the link's own path.
@@ -192,7 +192,7 @@ def markdown(heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
         if left < 0:
             break
         kept.append(line)
-    if left < 0 and not kept:  # not even the head
+    if left < 0 and not kept:  # no room for the head
         return ""
     more = len(rows) - len(kept)
     return f"{head}{''.join(kept)}{_more(more) if more else ''}\n"

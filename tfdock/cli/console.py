@@ -16,11 +16,11 @@ from tfdock.cli import ci_log
 from tfdock.errors import Problem
 from tfdock.errors import clean as clean
 
-_PLAIN_WIDTH = 80  #: Columns of a terminal of unknown width.
+_PLAIN_WIDTH = 80  #: Columns of a line if the width of the terminal is unknown.
 _ENDLESS = 1 << 30  #: Columns of a pipe. Its reader, such as `grep` or a CI log, wraps the lines or needs them whole.
 _LEAST_WIDTH = 20  #: The narrowest wrapping. In a very narrow terminal, each line would have one word.
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
-# A word, or a code span between backticks. Text to be typed is not broken. The gap before the word.
+# The gap before a word, then the word. A code span in backticks is one word, so text to type is not broken.
 _WORD = re.compile(r"(\s*)((?:`[^`\n]*`|\S)+)")
 _ONE = re.compile(r"\x1b\[[0-9;]*m|.", re.DOTALL)
 
@@ -69,7 +69,7 @@ def say(text: str = "", *, stream: TextIO | None = None) -> None:
 
 
 def set_verbosity(level: int) -> None:
-    """Decide how much goes to standard error from now on."""
+    """Set how much is printed on standard error from now on."""
     global verbosity
     verbosity = level
     _held.clear()
@@ -283,7 +283,7 @@ def _cells(rows: Sequence[Sequence[str]], room: int) -> list[list[str]]:
 def _beside(head: str, cell: str, left: int, room: int) -> list[str]:
     widest = max((columns_of(word) for _, word in _WORD.findall(cell)), default=0)
     if widest > room - left and widest <= room - 4:
-        return [head.rstrip(), *_below(cell, room)]  # better below than broken
+        return [head.rstrip(), *_below(cell, room)]  # the cell goes below, so that its words are not broken
     first, *rest = wrapped(cell, room - left, "")
     return [f"{head}  {first}", *(" " * left + line for line in rest)]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tfdock.diagnose.diagnosis import Diagnosis, Finding
 
 _SURE = {"high": "sure", "medium": "probably", "low": "perhaps"}
-_WIDEST = 300  #: Most characters shown of a line of a log.
+_WIDEST = 300  #: The most characters shown of a log line.
 
 
 def shows_cause(diagnosis: Diagnosis | None) -> bool:
@@ -34,7 +34,7 @@ def lines(
 ) -> Iterator[str]:
     """Yield the lines of a diagnosis; with `brief` only the first certain cause, for the end of a failed build."""
     style, columns = console.Style(stream), console.width(stream)
-    # Where a log has nothing else, somebody shows it for these lines.
+    # If the log has only warnings, show them: the user probably asks about them.
     warnings = warnings or bool(diagnosis.warnings and not (brief or diagnosis.failed or diagnosis.success))
     findings = [finding for finding in diagnosis.findings if not (brief and finding.confidence == "low")]
     if findings:

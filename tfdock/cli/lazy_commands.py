@@ -56,7 +56,7 @@ SECTIONS: Mapping[str, Table] = {
         "schema": ("plan", "Print the JSON Schema of profiles, or of a document."),
     },
 }
-#: Options of the program that also stand behind a command.
+#: Options of the program that may also follow a command.
 _SHARED = frozenset({"color", "quiet", "verbose"})
 #: Commands that take a profile, or options in its place; and these options.
 _OF_PROFILES = frozenset({"build", "check", "fetch", "lock", "plan", "pull", "render"})
@@ -119,7 +119,7 @@ class LazyGroup(TyperGroup):
         # Typer builds a new group from all commands registered so far.
         group = typer.main.get_group(self.application)
         assert isinstance(group, LazyGroup)
-        # As in uv: before the command, and behind it.
+        # As in uv, these options may stand before or after the command.
         known = {option.name for option in group.registered[name].params}
         shared = [option for option in self.params if option.name in _SHARED - known]
         group.registered[name].params += shared

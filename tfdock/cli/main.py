@@ -24,7 +24,7 @@ def main() -> None:
     # Planning makes many small objects that live to the end. Garbage collection would take a tenth of the time.
     gc.set_threshold(100_000)
     open_streams()
-    # git and uv do the same.
+    # As in git and uv, `help` is the same as `--help`.
     if sys.argv[1:2] == ["help"]:
         sys.argv[1:] = [*sys.argv[2:], "--help"]
     try:
@@ -140,7 +140,7 @@ def _version(wanted: bool) -> None:
 
 def _colour(when: str | None) -> None:
     if when in ("always", "never"):
-        os.environ.pop("NO_COLOR", None)  # it wins
+        os.environ.pop("NO_COLOR", None)  # NO_COLOR overrides FORCE_COLOR
         os.environ["NO_COLOR" if when == "never" else "FORCE_COLOR"] = "1"
 
 
@@ -148,7 +148,7 @@ def _verbosity(context: typer.Context, option: typer.CallbackParam, wanted: bool
     level = {"quiet": -1, "verbose": 1}[str(option.name)]
     if wanted:
         console.set_verbosity(level)
-    # The options before the command also set the level back: several commands may run in one process.
+    # Options before a command also reset the level: several commands may run in one process.
     elif context.parent is None and console.verbosity == level:
         console.set_verbosity(0)
 

@@ -119,7 +119,7 @@ def report_of(
 ) -> matrix_report.Document:
     """Return the report on a matrix that was built or pulled: the outcome of each cell.
 
-    `results` belong to the cells that were missing. `started` is the monotonic time when the first one began. `by` is
+    `results` belong to the cells that were missing. `started` is the monotonic time when the first began. `by` is
     the command.
     """
     by_id = {result["build_id"]: result for result in results}
@@ -184,7 +184,7 @@ def finish_matrix(
 
 
 def _show_outcomes(report: matrix_report.Document) -> None:
-    """Print what became of a matrix: a table on standard error, and what a CI service takes."""
+    """Print the outcomes of a matrix on standard error, and pass a summary and outputs to the CI service."""
     rows = list(matrix_page.table(report))
     style = console.Style(sys.stderr)
     console.say()

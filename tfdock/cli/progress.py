@@ -15,8 +15,8 @@ from tfdock.plan.estimate import remaining
 
 HEARTBEAT_SECONDS = 60.0  #: Seconds without output after which a pipe gets a line. CI systems kill silent jobs.
 _SHOWN_LINES = 6
-_GROWTH = 0.1  #: If the total of actions grows by more than this fraction in half of the time, the total is not used.
-#: If the count of actions does not change for this many seconds, there is no estimate. A last action may take an
+_GROWTH = 0.1  #: The total of actions is not used if it grew by over this share since half the actions were done.
+#: If the count of actions does not change for this many seconds, there is no estimate. The last action may take an
 #: hour.
 _STILL = 30.0
 
@@ -32,7 +32,7 @@ class RunningPhase:
         self._started = self._counted = time.monotonic()
         self._progress = events.Progress(done=0, total=0)
         self._totals: list[tuple[float, int]] = []
-        """When the total of actions changed, and to what."""
+        """For each change of the total of actions: the number of actions done, and the new total."""
 
     def take(self, event: events.Event) -> None:
         """Take one event."""
@@ -51,13 +51,13 @@ class RunningPhase:
                 now = time.monotonic()
                 if event.done != self._progress.done:
                     self._counted = now
-                # Keep one in a hundred, so that an hour of output stays a short list.
+                # Keep a total only if it grew by over 1 %, so that the list stays short.
                 if event.total and (not self._totals or event.total > self._totals[-1][1] * 1.01):
                     self._totals.append((event.done, event.total))
                 self._progress = event
             case events.Line() if event.text.strip() and not output.is_ceremony(event.text):
                 action = output.action(event.text)
-                # Bazel repeats the line of an action that goes on.
+                # Bazel repeats the line of a running action.
                 if action and self.lines and output.action(self.lines[-1]) == action:
                     self.lines.pop()
                 self._action = action or self._action
@@ -155,9 +155,9 @@ class Tally:
         return "; ".join(filter(None, (done, _left(self._seconds_left(running)))))
 
     def _seconds_left(self, running: Mapping[str, RunningPhase]) -> float | None:
-        """Return the estimated seconds for all builds; None where one build has no estimate.
+        """Return the estimated seconds for all builds; None if a build has no estimate.
 
-        The sum is shared out among as many builds as run at a time.
+        The sum is divided by the number of builds that run at the same time.
         """
         each = [going.seconds_left for going in running.values()]
         waiting = list(self.waiting.values())

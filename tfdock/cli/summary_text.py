@@ -7,8 +7,8 @@ from typing import Any
 
 from tfdock.cli import console
 
-_REASONS = 3  #: The most reasons on the line. The record and the report list all.
-_KINDS = 5  #: The most kinds of actions on the line. TensorFlow has dozens.
+_REASONS = 3  #: The most reasons on a line. The record and the report list all reasons.
+_KINDS = 5  #: The most kinds of actions on a line. TensorFlow has dozens of kinds.
 _PHASES = ("image", "fetch", "compile", "seal", "verify")
 _PLACES = {"disk": "the disk cache", "remote": "the remote cache", "cache": "a cache"}
 

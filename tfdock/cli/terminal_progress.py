@@ -47,7 +47,7 @@ class TerminalProgress:
             # The display is erased at the end: finished phases have been printed above it.
             transient=True,
             get_renderable=self._drawn,
-            redirect_stdout=sys.stdout.isatty(),  # else the result is for a file or a program
+            redirect_stdout=sys.stdout.isatty(),  # otherwise the result is for a file or a program
         )
         self._live.start()
 
@@ -126,7 +126,7 @@ class TerminalProgress:
         ]
 
     def _holder(self, waiting: RunningPhase) -> str:
-        """Return the build that the others wait for, if exactly one is in this phase; else nothing."""
+        """Return the build that others wait for, if exactly one build works in this phase; else an empty text."""
         busy = [
             self._names[name]
             for name, going in self._several.items()
@@ -163,7 +163,7 @@ def _cut(row: Text, width: int) -> Text:
 
 
 def _head(going: RunningPhase, name: str = "", holder: str = "") -> Text:
-    """Return the row of a build: phase and progress; for one of several its name and what it does too."""
+    """Return the row of a build: phase and progress; with a `name`, also the name and the running action."""
     assert going.phase is not None
     head = Text.assemble(
         ("○ ", "dim") if going.waits_for else ("● ", "cyan"),

@@ -54,11 +54,11 @@ class ActionCountsJson(TypedDict):
 class BazelFiguresJson(ActionCountsJson):
     """Bazel's report on a build."""
 
-    #: Source of hits to their number: `disk`, `remote`, or `cache` where Bazel does not say.
+    #: The number of hits from each source: `disk`, `remote`, or `cache` if Bazel does not say which cache.
     sources: Mapping[str, int]
-    runners: Mapping[str, int]  #: Bazel's name of an executor to the number of its actions.
-    actions: int | None  #: All actions, Bazel's own among them.
-    #: Kind of action to number executed, most first; null without a profile of Bazel's.
+    runners: Mapping[str, int]  #: The number of actions of each executor, by Bazel's names of executors.
+    actions: int | None  #: All actions, also Bazel's internal actions.
+    #: The number of executed actions of each kind, most first; null without a profile from Bazel.
     executed_by_mnemonic: Mapping[str, int] | None
     critical_path: CriticalPathJson | None  #: The critical path.
     slowest: Sequence[SlowActionJson]  #: The slowest actions.
@@ -81,7 +81,7 @@ class TakenSourceJson(TypedDict):
     """The source that was built."""
 
     ref: str | None  #: The tag or branch that was built.
-    found: str | None  #: Its commit or sha256 at the time.
+    found: str | None  #: The commit or sha256 at the time of the build.
 
 
 class AttemptJson(TypedDict):
@@ -97,7 +97,7 @@ class AttemptJson(TypedDict):
 class EstimateJson(TypedDict):
     """The expected duration of the build at its start."""
 
-    seconds: Mapping[str, float] | None  #: Phase to seconds; null if unknown.
+    seconds: Mapping[str, float] | None  #: The seconds of each phase; null if unknown.
     source: str | None  #: The origin of the estimate, in words.
     weight: float  #: The amount of code to compile; a build for the CPU is 1.
 
@@ -115,15 +115,15 @@ class RemoteLineJson(TypedDict):
 class EngineJson(TypedDict):
     """The container engine."""
 
-    name: str  #: Its name.
-    version: str  #: Its version.
+    name: str  #: The engine's name.
+    version: str  #: The engine's version.
     local: bool  #: Whether the engine runs on this machine.
 
 
 class VerificationJson(TypedDict):
     """The checks of the wheels, and their GPU code."""
 
-    checks: Sequence[Check]  #: The checks, in order; those of several wheels one after another.
+    checks: Sequence[Check]  #: The checks, in order; the checks of several wheels one after another.
     gpu_code: TargetsJson  #: GPU code of TensorFlow's own libraries.
     runtime: str | None  #: The image in which the wheel was tried.
 
@@ -143,12 +143,12 @@ class RecordDocument(TypedDict):
     base_digest: str | None  #: The digest of the base image.
     source: TakenSourceJson  #: The source that was built.
     lock: str | None  #: The sha256 of the lock for the build; null without a lock.
-    seconds: Mapping[str, float]  #: Phase to seconds.
+    seconds: Mapping[str, float]  #: The seconds of each phase.
     attempts: int  #: How often the build compiled or retried.
     resources: Sequence[AttemptJson]  #: The limits of each compilation.
     at_once: int  #: How many builds ran side by side.
     estimate: EstimateJson  #: The expected duration.
-    #: `cache` and `executor` to their traffic; null without either.
+    #: The traffic of `cache` and of `executor`; null without either.
     remote: Mapping[str, RemoteLineJson] | None
     machine: MachineJson  #: The engine's machine.
     engine: EngineJson  #: The container engine.
@@ -158,7 +158,7 @@ class RecordDocument(TypedDict):
     started: str  #: When the build began, such as `2026-01-31T09:30:00+00:00`.
     finished: str  #: When it ended.
     bazel: BazelFiguresJson | None  #: Bazel's report on the build; null if there is none.
-    #: Kind of file that is kept beside the record (`inputs`, `profile`, of earlier versions `spawns`) to its name.
+    #: The names of the files beside the record, by kind (`inputs`, `profile`; in earlier versions `spawns`).
     kept: Mapping[str, str]
 
 
@@ -171,19 +171,19 @@ class StatusDocument(TypedDict):
 class WrittenLockJson(TypedDict):
     """The lock of a profile as it was when its build began."""
 
-    file: str  #: The name of its file.
-    text: str  #: Its text.
+    file: str  #: The name of the lock file.
+    text: str  #: The text of the lock.
     used: bool  #: Whether the build used the lock.
 
 
 class WrittenProfileJson(TypedDict):
     """A profile as it was when its build began."""
 
-    file: str  #: The name of its file.
-    path: str  #: Its path on this machine.
-    text: str  #: Its text.
-    extends: Mapping[str, str]  #: Name of each extended profile to its text.
-    lock: WrittenLockJson | None  #: Its lock; null without a readable lock.
+    file: str  #: The name of the profile's file.
+    path: str  #: The path of the file on this machine.
+    text: str  #: The text of the profile.
+    extends: Mapping[str, str]  #: The text of each extended profile, by name.
+    lock: WrittenLockJson | None  #: The lock of the profile; null without a readable lock.
 
 
 class NothingJson(TypedDict):
@@ -193,7 +193,7 @@ class NothingJson(TypedDict):
 class BuiltProfileJson(TypedDict):
     """The result of one build."""
 
-    build_id: str | None  #: The build id; null where the profile is refused.
+    build_id: str | None  #: The build id; null if the profile is refused.
     profile: str  #: The profile.
     #: `refused`: the profile cannot be built, or the wheel does not fit the profile.
     status: BuildStatus
@@ -202,7 +202,7 @@ class BuiltProfileJson(TypedDict):
     wheels: Sequence[InstallableWheelJson]  #: The wheels.
     record: str | None  #: The path of the record.
     log: str | None  #: The path of the log.
-    seconds: Mapping[str, float]  #: Phase to seconds.
+    seconds: Mapping[str, float]  #: The seconds of each phase.
     #: Bazel's report on the build; for a failed build only its actions.
     cache: BazelFiguresJson | ActionCountsJson | None
     attempts: int  #: How often the build compiled or retried.
@@ -268,7 +268,7 @@ class RunDocument(TypedDict):
     machine: MachineJson  #: The engine's machine.
     engine: EngineJson  #: The container engine.
     at_once: int  #: How many builds ran side by side.
-    started: str  #: When it began, such as `2026-01-31T09:30:00+00:00`.
+    started: str  #: When the run began, such as `2026-01-31T09:30:00+00:00`.
     ended: NotRequired[str]  #: When the run ended; absent while it runs, and if it was killed.
     problems: NotRequired[Sequence[Problem]]  #: How the run ended.
     error: NotRequired[str]  #: The error, if the cause is a bug in tfdock.
@@ -277,7 +277,7 @@ class RunDocument(TypedDict):
 class ReportFileJson(TypedDict):
     """A file of a report bundle."""
 
-    name: str  #: Its name.
+    name: str  #: The name of the file.
     size: int  #: Bytes.
 
 
@@ -286,7 +286,7 @@ class ReportBundleDocument(TypedDict):
 
     bundle: str  #: The path of the file.
     files: Sequence[ReportFileJson]  #: The files in the bundle.
-    removed: Mapping[str, int]  #: Kind of secret or name to the number removed.
+    removed: Mapping[str, int]  #: How many secrets or names of each kind were removed.
     notes: Sequence[str]  #: Notes.
 
 
@@ -303,7 +303,7 @@ class ReportDocument(TypedDict):
     wheels: NotRequired[Sequence[WheelFile]]  #: The wheels.
     plan: NotRequired[Mapping[str, object]]  #: The commands, as in `record`.
     source: NotRequired[TakenSourceJson | None]  #: The source that was built.
-    seconds: NotRequired[Mapping[str, float]]  #: Phase to seconds.
+    seconds: NotRequired[Mapping[str, float]]  #: The seconds of each phase.
     attempts: NotRequired[int]  #: How often the build compiled or retried.
     machine: NotRequired[MachineJson]  #: The engine's machine.
     started: NotRequired[str]  #: When the build began, such as `2026-01-31T09:30:00+00:00`.

@@ -41,7 +41,7 @@ class CacheListDocument(TypedDict):
 
     cache: str  #: The folder of the cache.
     size: int  #: Bytes in all.
-    parts: Mapping[str, int]  #: Part of the cache to bytes.
+    parts: Mapping[str, int]  #: The bytes of each part of the cache.
     toolchains: Sequence[CachedToolchainJson]  #: The disk caches.
     outputs: Sequence[OutputBaseJson]  #: The leftover output bases.
 
@@ -116,7 +116,7 @@ class CachePushDocument(TypedDict):
     """`tfdock cache push`: the entries sent to a registry."""
 
     reference: str  #: The cache's name in the registry.
-    digest: str | None  #: The digest of its manifest; null where nothing was pushed.
+    digest: str | None  #: The digest of its manifest; null if nothing was pushed.
     toolchains: Sequence[PushedCache]  #: The disk caches.
 
 

@@ -22,16 +22,16 @@ from tfdock.types import Choice
 class AdvisedWheelJson(AdvisedWheel):
     """An official wheel."""
 
-    install: str | None  #: The whole command; null where the wheel has no GPU code.
+    install: str | None  #: The whole pip command; null if the wheel has no GPU code.
 
 
 class FigureJson(TypedDict):
     """A figure behind an estimate."""
 
-    estimate: str  #: Its name.
+    estimate: str  #: The name of the figure.
     value: float  #: The figure.
-    unit: str  #: Its unit.
-    source: str  #: Where it comes from.
+    unit: str  #: The unit of the value.
+    source: str  #: The source of the figure.
     unverified: bool | str  #: The unchecked part of the row; false if everything is checked.
 
 
@@ -50,7 +50,7 @@ class AdviseDocument(TypedDict):
     apart: Sequence[str]  #: Why one wheel cannot serve all GPUs.
     profile: str | None  #: The text of the profile to build; null without a profile.
     profile_tensorflow: str | None  #: The release in that profile.
-    build_id: str | None  #: Its build id.
+    build_id: str | None  #: The build id of that profile.
     #: The grade of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom.
     evidence: Choice | None
     profile_file: str | None  #: The file with the written profile.
@@ -67,8 +67,8 @@ class InitDocument(TypedDict):
     """`tfdock init`: the profile that was written."""
 
     profile: str  #: The file.
-    build_id: str  #: Its build id.
-    text: str  #: Its text.
+    build_id: str  #: The build id of the profile.
+    text: str  #: The text of the profile.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class SwitchDocument(SwitchJson):
 class PresetJson(TypedDict):
     """Several switches with one name."""
 
-    preset: str  #: Its name.
+    preset: str  #: The name of the preset.
     sets: Mapping[str, str]  #: The switches, and their values.
 
 

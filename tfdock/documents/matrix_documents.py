@@ -42,7 +42,7 @@ class ExcludedCellJson(TypedDict):
 
 
 class MatrixPlanDocument(TypedDict):
-    """`tfdock matrix`: which wheels there should be."""
+    """`tfdock matrix`: the wheels that should exist."""
 
     matrix: str  #: The matrix's file.
     include: Sequence[IncludedCellJson]  #: The cells that can be built, in the best order.
@@ -66,10 +66,10 @@ class CellResultJson(TypedDict):
     wheels: Sequence[WheelPathJson]  #: The wheels, by their names.
     log: str | None  #: The log's path in the wheelhouse.
     record: str | None  #: The record's path in the wheelhouse.
-    seconds: Mapping[str, float]  #: Phase to seconds, of this build.
+    seconds: Mapping[str, float]  #: The seconds of each phase of this build.
     cache: Mapping[str, object] | None  #: Bazel's report on this build, as `cache` of `tfdock build`.
     attempts: int  #: How often the build compiled or retried.
-    exit_code: int  #: The exit code of its build.
+    exit_code: int  #: The exit code of the build of the cell.
 
 
 class MatrixResultJson(TypedDict):
@@ -80,7 +80,7 @@ class MatrixResultJson(TypedDict):
     finished: str  #: When the command ended, in UTC, such as `2026-01-31T09:30:00`.
     seconds: float  #: Seconds in all.
     exit_code: int  #: The exit code of the command.
-    counts: Mapping[str, int]  #: Status to number of cells.
+    counts: Mapping[str, int]  #: The number of cells with each status.
     cells: Sequence[CellResultJson]  #: The cells, in the order of the matrix.
 
 

@@ -29,7 +29,7 @@ class CheckedProfileJson(TypedDict):
 
     file: str  #: The profile as named on the command line.
     ok: bool  #: Whether the profile can be built.
-    build_id: str | None  #: The build id; null where the profile is refused.
+    build_id: str | None  #: The build id; null if the profile is refused.
     #: The grade of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom.
     evidence: Choice | None
     problems: Sequence[Problem]  #: Why the profile is refused.
@@ -53,7 +53,7 @@ class SourceJson(TypedDict):
     """Where TensorFlow's source comes from."""
 
     kind: Literal["git", "archive", "path"]  #: A repository, an archive, or a folder of this machine.
-    location: str  #: Its URL or folder; `local checkout` in a record.
+    location: str  #: The URL or folder of the source; `local checkout` in a record.
     refs: Sequence[str]  #: Tags or branches to try, in order; empty if it is not a repository.
     commit: str | None  #: The commit; null if unknown.
     sha256: str | None  #: The sha256 of the archive, or the tree hash of the folder: 64 hexadecimal digits.
@@ -81,8 +81,8 @@ class PhaseJson(TypedDict):
     """A phase of a build that runs in a container."""
 
     name: str  #: The phase.
-    network: bool  #: Whether it has a network.
-    command: Sequence[str]  #: The words of its command.
+    network: bool  #: Whether the container has a network.
+    command: Sequence[str]  #: The words of the command that it runs.
 
 
 class RemoteJson(TypedDict):
@@ -180,11 +180,11 @@ class LockedProfileJson(TypedDict):
     """The result of locking one profile."""
 
     profile: str  #: The profile as named on the command line.
-    file: str | None  #: The lock file; null where none was written.
+    file: str | None  #: The lock file; null if no lock file was written.
     ok: bool  #: Whether the lock file was written.
-    build_id: str | None  #: The build id; null where it failed.
-    fingerprint: str | None  #: The build's fingerprint; null where it failed.
-    knowledge: str | None  #: The digest of the knowledge base; null where it failed.
+    build_id: str | None  #: The build id; null if locking failed.
+    fingerprint: str | None  #: The build's fingerprint; null if locking failed.
+    knowledge: str | None  #: The digest of the knowledge base; null if locking failed.
     pins: Sequence[PinJson]  #: Everything that is pinned.
     moved: Sequence[LockDifference]  #: The changes since the last lock.
     problems: Sequence[Problem]  #: Why it failed.
@@ -204,14 +204,14 @@ class LockFileDocument(TypedDict):
     build_id: str  #: The build id.
     fingerprint: str  #: The build's fingerprint.
     knowledge: str  #: The digest of the knowledge base.
-    choices: Mapping[str, str]  #: Field to chosen value.
+    choices: Mapping[str, str]  #: The chosen value of each field.
     pins: Sequence[PinJson]  #: Everything that is pinned, sorted.
 
 
 class FetchedJson(TypedDict):
     """The result of one profile's downloads."""
 
-    build_id: str | None  #: The build id; null where it failed.
+    build_id: str | None  #: The build id; null if fetching failed.
     profile: str  #: The profile.
     status: Literal["fetched", "failed"]  #: Whether all downloads succeeded.
     problems: Sequence[Problem]  #: Why it failed.

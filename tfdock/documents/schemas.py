@@ -40,7 +40,7 @@ def _kept(name: str, type_: type) -> Schema:
 
 
 def _printed(name: str, types: tuple[type, ...]) -> Schema:
-    """Return the schema of what a command prints: any of these types, or why it ended with an error."""
+    """Return the schema of the output of a command: any of these types, or the document of an error."""
     definitions: Schema = {}
     references = []
     head: Schema = {
@@ -64,7 +64,7 @@ def _printed(name: str, types: tuple[type, ...]) -> Schema:
 
 
 def _definitions(type_: type) -> tuple[Schema, str]:
-    """Return the definitions of a type and of those in it, and the reference to it."""
+    """Return the definitions of a type and of the types in it, and the reference to the type."""
     adapter = TypeAdapter(list[type_])  # type: ignore[valid-type]
     schema = adapter.json_schema(mode="serialization", schema_generator=_Schemas)
     definitions = schema.get("$defs", {})
@@ -74,7 +74,7 @@ def _definitions(type_: type) -> tuple[Schema, str]:
 
 
 class _Schemas(GenerateJsonSchema):
-    """Writes the schemas of types as in documents: every field with its text, all required, and no other keys."""
+    """Makes the schemas of types for documents: every field has its text and is required; other keys are invalid."""
 
     def typed_dict_schema(self, schema: TypedDictSchema) -> Schema:
         return _described(schema["cls"], super().typed_dict_schema(schema))
@@ -90,7 +90,7 @@ class _Schemas(GenerateJsonSchema):
 
 
 def _whole(type_: type, schema: Schema) -> Schema:
-    """Return the schema of a value of the program: a document holds its defaults too, and fixes as one text."""
+    """Return the schema of a dataclass or model in a document: defaults are written too, fixes are one text."""
     described = _described(type_, schema)
     properties = {document_key(field): value for field, value in described["properties"].items()}
     if "fixes" in described["properties"]:
@@ -113,7 +113,7 @@ def _texts(type_: Any) -> dict[str, str]:
     if not type_.__module__.startswith("tfdock."):
         return {}
     texts = {field: text for base in get_original_bases(type_) for field, text in _texts(base).items()}
-    with suppress(OSError):  # of `PinJson`, which is no class statement
+    with suppress(OSError):  # `PinJson` has no class statement
         lines = inspect.getsource(type_).splitlines()
         texts.update(_described_fields(lines))
     return texts

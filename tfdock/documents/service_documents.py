@@ -16,7 +16,7 @@ from tfdock.errors import Problem
 class WrittenPipelineJson(TypedDict):
     """A rendered file of a pipeline."""
 
-    path: str  #: Its path.
+    path: str  #: The path of the file.
     written: bool  #: Whether the file has changed.
 
 
@@ -25,14 +25,14 @@ class CiRenderDocument(TypedDict):
 
     service: Service  #: The service.
     files: Sequence[WrittenPipelineJson]  #: The files.
-    warnings: Sequence[Problem]  #: What to know.
+    warnings: Sequence[Problem]  #: Warnings about the pipeline.
 
 
 class CheckedPipelineJson(TypedDict):
     """A compared file of a pipeline."""
 
     service: Service  #: The service.
-    path: str  #: Its path.
+    path: str  #: The path of the file.
     state: str  #: `fresh`: the file equals a newly rendered file.
     difference: str  #: The difference as a patch; empty without one.
 
@@ -41,7 +41,7 @@ class CiCheckDocument(TypedDict):
     """`tfdock ci check`: whether pipelines are up to date."""
 
     problems: Sequence[Problem]  #: The files that are out of date.
-    warnings: Sequence[Problem]  #: What to know.
+    warnings: Sequence[Problem]  #: Warnings about the pipelines.
     files: Sequence[CheckedPipelineJson]  #: The files.
 
 
@@ -49,7 +49,7 @@ class ReadLogJson(TypedDict):
     """A log that was read."""
 
     file: str  #: The log; `-` for standard input.
-    lines: int  #: Its lines.
+    lines: int  #: The number of lines.
     #: The last line that reports success, if no error follows and no failure is known; else null.
     success: GoodEnd | None
 
@@ -59,7 +59,7 @@ class SuspectLineJson(TypedDict):
 
     file: str  #: The log.
     line: int  #: The line, from 1.
-    text: str  #: Its text.
+    text: str  #: The text of the line.
 
 
 class DiagnoseDocument(TypedDict):

@@ -18,12 +18,12 @@ from tfdock.wheel.wheel import RecordProblem
 class LibraryJson(TypedDict):
     """A library in a wheel."""
 
-    own: bool  #: Whether it is TensorFlow's own library, not one bundled from elsewhere.
-    path: str  #: Its path in the wheel.
+    own: bool  #: Whether the library is TensorFlow's own, not bundled from elsewhere.
+    path: str  #: The library's path in the wheel.
     size: int  #: Bytes.
     machine: str  #: The processor, such as `x86_64`.
-    soname: str | None  #: Its SONAME.
-    needed: Sequence[str]  #: The libraries that it needs.
+    soname: str | None  #: The library's SONAME.
+    needed: Sequence[str]  #: The libraries that this library needs.
     runpath: Sequence[str]  #: The entries of RUNPATH.
     rpath: Sequence[str]  #: The entries of RPATH.
     glibc: str | None  #: The newest version of glibc that it needs.
@@ -34,7 +34,7 @@ class LibraryJson(TypedDict):
     gpu_code: GpuCodeJson  #: GPU code that the runtime loads.
     relocatable_code: GpuCodeJson  #: GPU code for the device linker, which is never loaded.
     embedded_code: GpuCodeJson | None  #: GPU code among other data; null if not searched.
-    problems: Sequence[str]  #: Its damaged parts.
+    problems: Sequence[str]  #: The damaged parts of the library.
 
 
 class WheelRecordJson(TypedDict):
@@ -49,7 +49,7 @@ class ManylinuxJson(TypedDict):
 
     fits: str | None  #: The most compatible platform tag; null if unknown.
     reason: NotRequired[str]  #: Why there is no answer.
-    #: Tag in the wheel's name that the libraries do not fit, to the reasons.
+    #: The reasons for each tag in the wheel's name that the libraries do not fit.
     obstacles: NotRequired[Mapping[str, Sequence[str]]]
 
 
@@ -64,7 +64,7 @@ class InspectDocument(TypedDict):
     platform_tag: str  #: Such as `manylinux_2_17_x86_64`.
     size: int  #: Bytes of the file.
     sha256: str  #: 64 hexadecimal digits.
-    members: int  #: Files in it.
+    members: int  #: The number of files in the wheel.
     gpu_code: GpuCodeJson  #: GPU code of TensorFlow's own libraries.
     unread: Mapping[str, str]  #: Libraries of other systems, which are not read: path -> `Windows` or `macOS`.
     libraries: Sequence[LibraryJson]  #: All libraries.
@@ -75,14 +75,14 @@ class InspectDocument(TypedDict):
     tag_problem: str | None  #: How the tags in WHEEL differ from the file's name.
     requires_python: str | None  #: The Python versions that the wheel allows.
     requires_dist: Sequence[str]  #: The requirements of the wheel.
-    extras: Mapping[str, Sequence[str]]  #: Extra to the packages that it adds.
+    extras: Mapping[str, Sequence[str]]  #: The packages that each extra adds.
     manylinux: ManylinuxJson  #: Which systems the libraries fit.
     gpu: NotRequired[GpuAnswerJson]  #: With one `--gpu`: how the GPU runs the wheel.
     gpus: NotRequired[Sequence[GpuAnswerJson]]  #: With `--gpu`: how each GPU runs the wheel.
 
 
 class VerifyDocument(TypedDict):
-    """`tfdock verify`: the checks of a wheel. Without `name` to `libraries` for a damaged file."""
+    """`tfdock verify`: the checks of a wheel. For a damaged file, the keys `name` to `libraries` are absent."""
 
     wheel: str  #: The file's name.
     sha256: str | None  #: 64 hexadecimal digits; null for a damaged file.

@@ -52,7 +52,7 @@ class WheelhouseListDocument(TypedDict):
 class WheelhouseIndexDocument(IndexUpdate):
     """`tfdock wheelhouse index`: the index for pip and uv."""
 
-    index: str  #: Its folder.
+    index: str  #: The folder of the index.
     page: str | None  #: Null: earlier versions made a page.
 
 
@@ -60,11 +60,11 @@ class WheelhouseServeDocument(TypedDict):
     """`tfdock wheelhouse serve`: the address of the index."""
 
     url: str  #: The index's address.
-    commands: Mapping[str, str]  #: `pip` and `uv` to a command that installs; empty without a wheel.
+    commands: Mapping[str, str]  #: A command that installs, for `pip` and for `uv`; empty without a wheel.
 
 
 class PrunedWheelJson(TypedDict):
-    """A wheel that went."""
+    """A removed wheel."""
 
     file: str  #: The file's name.
     size: int  #: Bytes.
@@ -75,13 +75,13 @@ class PrunedWheelJson(TypedDict):
 class LeftoverJson(TypedDict):
     """Leftovers of a run that were removed."""
 
-    path: str  #: Its path in the wheelhouse.
+    path: str  #: The path of the leftover in the wheelhouse.
     what: str  #: The kind of leftover.
     size: int  #: Bytes.
 
 
 class WheelhousePruneDocument(TypedDict):
-    """`tfdock wheelhouse prune`: the removed files, or those that would be removed."""
+    """`tfdock wheelhouse prune`: the removed files, or the files to remove."""
 
     dry_run: bool  #: Whether nothing was removed.
     size: int  #: Bytes removed.
@@ -95,7 +95,7 @@ class WheelhousePruneDocument(TypedDict):
 class PackedFileJson(TypedDict):
     """A file of images."""
 
-    path: str  #: Where it is.
+    path: str  #: The path of the file.
     size: int  #: Bytes.
 
 
@@ -103,7 +103,7 @@ class WheelImageJson(TypedDict):
     """An image of wheels, or an index of such images."""
 
     digest: str  #: The digest of its manifest, `sha256:` and 64 hexadecimal digits.
-    tags: Sequence[str]  #: Its tags; the first names it.
+    tags: Sequence[str]  #: The tags; the first tag names the image.
     platforms: Sequence[str]  #: Such as `linux/amd64`.
     builds: Sequence[str]  #: Build ids.
     wheels: Sequence[WheelFile]  #: The wheels.
@@ -119,7 +119,7 @@ class ImagePackDocument(TypedDict):
 class ImagePushDocument(TypedDict):
     """`tfdock image push`: images of wheels in a registry."""
 
-    repository: str  #: Where they are.
+    repository: str  #: The repository of the images.
     images: Sequence[WheelImageJson]  #: The images.
     sent: int  #: Bytes that were sent.
     there: int  #: Bytes that the registry had already.

@@ -15,10 +15,10 @@ from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import Node
 
-MOST_CELLS = 20_000  #: How many cells a matrix may have; planning one takes milliseconds.
-#: How many fields the rules of a matrix may name, and how many rules there may be, times the cells.
+MOST_CELLS = 20_000  #: The most cells of a matrix. Planning a cell takes milliseconds.
+#: The most fields that the rules of a matrix may name, and the most comparisons: rules times cells.
 _MOST_NAMES, _MOST_COMPARED = 200, 10_000_000
-#: Codes of problems of a rule that do not depend on its cells.
+#: Codes of the problems of a rule that do not depend on the cells that it matches.
 _MISSPELT = ("profile-unknown-key", "version-not-text")
 
 
@@ -26,8 +26,8 @@ _MISSPELT = ("profile-unknown-key", "version-not-text")
 class CellCombination:
     """One cell of a matrix: a whole profile.
 
-    `fields` are the fields that it sets over the base, by dotted name, overrides included. `document` is the profile.
-    `place` is the value of an axis or the entry of `include` that made it. `rules` are all rules that match it.
+    `fields` are the fields that the cell sets over the base, by dotted name, overrides included. `document` is the
+    profile. `place` is the value of an axis or the entry of `include` that made it. `rules` are all rules that match.
     """
 
     fields: Mapping[str, Node]
@@ -38,7 +38,7 @@ class CellCombination:
 
     @property
     def values(self) -> frozenset[str]:
-        """Its fields with their values, each as one text."""
+        """The fields with their values, each as one text."""
         return frozenset(f"{name}={same(node)}" for name, node in self.fields.items())
 
     @property
@@ -50,10 +50,10 @@ class CellCombination:
 def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
     """Return every cell, in the order written: the first axis changes slowest, `include` comes last.
 
-    Excluded cells are among them. `exclude` is for combinations of the axes, `overrides` for included cells too. Both
-    look at the cell's values before any override. Raises ProfileError (`matrix-too-large`).
+    The result has the excluded cells too. `exclude` applies to combinations of the axes, `overrides` also to included
+    cells. Both match the cell's values before any override. Raises ProfileError (`matrix-too-large`).
     """
-    # Counted before anything is made: ten axes of ten values are ten billion cells.
+    # Count before the cells are made: ten axes of ten values are ten billion cells.
     count = (prod(map(len, matrix.axes.values())) if matrix.axes else 0) + len(matrix.include)
     if count > MOST_CELLS:
         node = matrix.document.entries["axes" if matrix.axes else "include"]
@@ -68,7 +68,7 @@ def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
             message = f"{len(rules):,} rules for {count:,} cells are more than can be compared"
         fix = "split it into several matrices"
         raise ProfileError(rules[0].place.problem(matrix.file, "matrix-too-large", message, fix))
-    # Included cells are wanted by name, so that no exclusion applies to them.
+    # The user lists included cells one by one, so no exclusion applies to them.
     both, overrides = _Rules(*matrix.exclude, *matrix.overrides), _Rules(*matrix.overrides)
     axes = matrix.document.at(("axes",)).keys
     product = (_cell(matrix, fields, place, both, axes) for fields, place in _product(matrix))
@@ -77,8 +77,8 @@ def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
 
 
 def idle(matrix: Matrix, cells: Iterable[CellCombination]) -> tuple[Problem, ...]:
-    """Return a warning for each rule that no cell matches: mostly its value is misspelt."""
-    # By identity: two equal rules in two places are two rules.
+    """Return a warning for each rule that matches no cell. Usually its value is misspelt."""
+    # Compare by identity: two equal rules in two places are two rules.
     used = {id(rule) for cell in cells for rule in cell.rules}
     message, fix = "no cell matches this rule", "correct its values, or remove it"
     return tuple(
@@ -89,7 +89,7 @@ def idle(matrix: Matrix, cells: Iterable[CellCombination]) -> tuple[Problem, ...
 
 
 def misspelt(matrix: Matrix, cell: CellCombination) -> tuple[Problem, ...]:
-    """Return the problems of rules as parts of a profile: an unknown name, a version that is no text.
+    """Return the problems of rules as parts of a profile: an unknown name, or a version that is not text.
 
     The profile of `cell` is valid.
     """
@@ -100,17 +100,17 @@ def misspelt(matrix: Matrix, cell: CellCombination) -> tuple[Problem, ...]:
         try:
             profiles.checked(Profile, document, matrix.file)
         except ProfileError as error:
-            # The rule need not fit this cell: `idle` reports a rule that fits none.
+            # Ignore other problems: the rule need not match this cell. `idle` reports a rule that matches none.
             problems += [problem for problem in error.problems if problem.code in _MISSPELT]
     return tuple(problems)
 
 
 def cover(values: Sequence[Collection[str]], costs: Sequence[float]) -> tuple[int, ...]:
-    """Return the places of a few cells that together have every value, in order; of equal cells the cheapest.
+    """Return the indexes of a few cells that together have every value, in order; of equal cells the cheapest.
 
-    Greedy: always take the cell with most values that no chosen cell has. Then drop cells whose values others have.
+    Greedy: always take the cell with the most missing values. Then drop each cell whose values the other cells have.
     """
-    # A cell never gains more as others are chosen: only the best cell so far has to be looked at again.
+    # A choice never raises another cell's gain, so only the cell with the best known gain is computed again.
     waiting = [(-len(set(own)), costs[place], place) for place, own in enumerate(values)]
     heapq.heapify(waiting)
     lacking = {value for own in values for value in own}
@@ -123,7 +123,7 @@ def cover(values: Sequence[Collection[str]], costs: Sequence[float]) -> tuple[in
             lacking.difference_update(values[place])
         elif gain:
             heapq.heappush(waiting, (gain, cost, place))
-    # The first cells were chosen before it was known what the later ones have.
+    # Cells chosen later may have all values of a cell chosen early.
     counts = Counter(value for place in chosen for value in set(values[place]))
     kept = []
     for place in chosen:
@@ -131,7 +131,7 @@ def cover(values: Sequence[Collection[str]], costs: Sequence[float]) -> tuple[in
         if any(counts[value] == 1 for value in own):
             kept.append(place)
         else:
-            # A dropped cell no longer counts: another one may now be the last to have its values.
+            # A dropped cell no longer counts: another cell may now be the only one with some of these values.
             counts.subtract(own)
     return tuple(sorted(kept))
 
@@ -148,7 +148,7 @@ class _Rules:
 
     def of(self, document: Node) -> tuple[Rule, ...]:
         """Return the rules whose values are all in the document."""
-        # Each value is made a text once, however many rules ask for it: there may be thousands of both.
+        # Convert each value to text once for all rules: there may be thousands of rules and of cells.
         values = {path: same(_node_at(document, path)) for path in self._paths}
         return tuple(rule for rule, wanted in self._wanted if wanted.items() <= values.items())
 
@@ -168,7 +168,7 @@ def _cell(
     keys: Mapping[str, tuple[int, int]],
 ) -> CellCombination:
     document = profiles.overlaid(matrix.base, nested(fields, place, keys))
-    # All rules match the cell as it was: the order of overrides changes values, and no matches.
+    # Match all rules before any override: the order of overrides affects values, but not which rules match.
     matching = rules.of(document)
     runner = matrix.runner
     for rule in matching:
@@ -180,7 +180,7 @@ def _cell(
 
 
 def _remaining(fields: Mapping[str, Node], document: Node) -> Iterator[tuple[str, Node]]:
-    """Yield fields as the document has them: devices replace each other, a map may replace a part set by its name."""
+    """Yield the fields that the document still has, with its values: overrides may replace devices or whole maps."""
     for name, node in fields.items():
         current = _node_at(document, tuple(name.split(".")))
         if current is not None:
@@ -188,7 +188,7 @@ def _remaining(fields: Mapping[str, Node], document: Node) -> Iterator[tuple[str
 
 
 def _node_at(document: Node, path: tuple[str, ...]) -> Node | None:
-    """Return the node at a path, None if there is none."""
+    """Return the node at a path; None if there is no such node."""
     node: Node | None = document
     for part in path:
         node = node.entries.get(part) if node else None

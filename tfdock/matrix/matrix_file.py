@@ -27,7 +27,7 @@ from tfdock.types import ImageRef
 #: Fields of a profile that do not describe the wheel. A matrix names the profile that it starts from as `base`.
 _NOT_A_FIELD = ("schema", "extends")
 _NAME = "[A-Za-z0-9_+-]+"
-# As deep as a profile itself may be nested.
+# A name may be nested as deep as a profile.
 _FIELD = re.compile(rf"{_NAME}(\.{_NAME}){{0,{yaml_nodes.MAX_DEPTH - 1}}}")
 
 
@@ -49,14 +49,14 @@ def _some(rule: dict[str, Any]) -> dict[str, Any]:
 
 
 Repository = Annotated[str, AfterValidator(_repository)]
-# The name goes into a pipeline's YAML, so that it is narrow on purpose.
+# Few characters are allowed, because the label goes into the YAML file of a pipeline.
 Label = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._/=+-]{0,99}", "a runner's label (`ubuntu-24.04`)")]
 Runner = Label | ListOf[Label]
 Fields = Annotated[dict[str, Any], AfterValidator(_some)]
 Line = Annotated[str, AfterValidator(no_control_characters)]
-# A variable holds several folders, with colons between them.
+# A variable holds several folders, separated by colons.
 Folder = Annotated[Path_, Pattern(r"[^:]+", "a folder (`knowledge`), without a colon in its name")]
-# Branches stand between quotes in expressions of GitHub's, so that they may hold none.
+# In GitHub's expressions, quotes enclose a branch, so a branch may not contain quotes.
 Branch = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}", "a branch (`main`)")]
 Cron = Annotated[
     str, Pattern(r"[0-9A-Za-z*/,-]{1,40}( [0-9A-Za-z*/,-]{1,40}){4}", "five fields of cron (`17 3 * * 1`)")
@@ -155,10 +155,10 @@ class MatrixFile(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """An entry of `exclude` or `overrides`, for cells that have every value of `when`, by the field's dotted name.
+    """An entry of `exclude` or `overrides`, for cells that have every value of `when` (dotted field -> value).
 
-    `sets` is the map of fields that is laid over such a cell, `runner` the labels that it gets; None changes nothing.
-    `place` is where the entry stands.
+    `sets` is the map of fields merged over such a cell. `runner` is the cell's new labels. None changes nothing.
+    `place` is the entry's node in the file.
     """
 
     when: Mapping[str, Node]
@@ -172,7 +172,8 @@ class Rule:
 class Matrix:
     """A matrix as it stands in its file. Fields have dotted names; nodes know their file, line and column.
 
-    `base` is the document of the profile to start from, with what it extends. `axes` and `include` are as written.
+    `base` is the document of the profile to start from, with the profiles that it extends. `axes` and `include` are
+    as in the file.
     """
 
     file: str
@@ -191,7 +192,7 @@ def json_schema(names: Mapping[str, Sequence[str]] | None = None) -> dict[str, A
     schema = MatrixFile.model_json_schema()
     profile = profiles.json_schema(names)
     fields = {name: field for name, field in profile["properties"].items() if name not in _NOT_A_FIELD}
-    # A nested field, with dots. Editors do not know its type.
+    # The dotted name of a nested field. Editors do not know the type of its value.
     dotted = rf"^{_NAME}(\.{_NAME})+$"
     some = {"type": "object", "minProperties": 1, "additionalProperties": False}
     values = {"type": "array", "minItems": 1}
@@ -210,7 +211,7 @@ def json_schema(names: Mapping[str, Sequence[str]] | None = None) -> dict[str, A
     ):
         old = record["properties"][name]
         texts = {key: old[key] for key in ("description", "examples") if key in old}
-        # Within `allOf`: what stands beside a `$ref` is not looked at in this draft.
+        # Use `allOf`: in this draft, keys beside a `$ref` are ignored.
         record["properties"][name] = {"allOf": [reference], **texts}
     schema["properties"]["include"] |= {"items": there}
     return {
@@ -218,7 +219,7 @@ def json_schema(names: Mapping[str, Sequence[str]] | None = None) -> dict[str, A
         "$id": "urn:tfdock:matrix:1",
         **schema,
         "title": "tfdock matrix",
-        # A matrix needs something to start from, and cells: at least one key of each pair.
+        # A matrix needs a start (`base` or `profile`) and cells (`axes` or `include`).
         "allOf": [
             {"anyOf": [{"required": [name]} for name in names]}
             for names in (("base", "profile"), ("axes", "include"))
@@ -227,7 +228,7 @@ def json_schema(names: Mapping[str, Sequence[str]] | None = None) -> dict[str, A
 
 
 def base_of(text: str, file: str) -> Node | None:
-    """Return the value of a matrix's `base:`, which names a profile's file, or None."""
+    """Return the value of a matrix's `base:`, which names the file of a profile; None without a text there."""
     node = yaml_nodes.parse(text, file).entries.get("base")
     return node if node and node.kind == "text" else None
 
@@ -235,15 +236,15 @@ def base_of(text: str, file: str) -> Node | None:
 def read(text: str, file: str, others: Mapping[str, str] | None = None, base_file: str | None = None) -> Matrix:
     """Read a matrix; raises ProfileError with all problems at once.
 
-    `others` holds the texts of the base profile and of those that it extends, each by its name as written;
-    `base_file` is what problems call the base profile.
+    `others` maps the base profile and the profiles that it extends, by their names as written, to their texts.
+    Problems name the base profile as `base_file`.
     """
     document = yaml_nodes.parse(text, file)
     if document.kind != "map":
         message = f"a matrix is a map of `name: value` lines, this is a {document.kind}"
         fix = "start with `schema: 1`, `base: rtx3080.yaml` and `axes:`"
         raise ProfileError(document.problem(file, "profile-not-a-map", message, fix))
-    # A profile was given where a matrix belongs: say so, instead of calling each of its keys unknown.
+    # The user gave a profile instead of a matrix. Say so once, not that each of its keys is unknown.
     if "tensorflow" in document.keys and not {"axes", "include"} & document.keys.keys():
         line, column = document.keys["tensorflow"]
         message = "this is a profile, not a matrix: it has `tensorflow`"
@@ -267,13 +268,13 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None, base_fil
 def nested(
     fields: Mapping[str, Node], place: Node, keys: Mapping[str, tuple[int, int]] = MappingProxyType({})
 ) -> Node:
-    """Return the map of a profile's fields for dotted names. `keys` are the places of the names, where known."""
+    """Turn fields with dotted names into the nested map of a profile. `keys` are the known places of the names."""
     entries: dict[str, Node] = {}
     places: dict[str, tuple[int, int]] = {}
     for name, value in fields.items():
         where = keys.get(name, (value.line, value.column))
         head, *rest = name.split(".")
-        # From the inside out: `a.b.c` becomes a map of one entry in a map of one entry.
+        # Build from the inside out: `a.b.c` becomes maps of one entry each, one in the other.
         for part in reversed(rest):
             value = Node(
                 kind="map",
@@ -290,8 +291,8 @@ def nested(
 
 
 def same(value: Node | None) -> str:
-    """Return a text that is equal for equal values: `1` and `true` differ; a field that is not there is null."""
-    # As JSON, because to Python `1 == True`.
+    """Return the same text for equal values only: `1` and `true` differ. A missing field is null."""
+    # Compare as JSON, because in Python `1 == True`.
     return json.dumps(value.value if value else None, sort_keys=True)
 
 
@@ -306,7 +307,7 @@ def _base(written: MatrixFile, document: Node, others: Mapping[str, str], base_f
     if written.profile is not None:
         node = document.entries["profile"]
         base = profiles.overlaid(base, nested(node.entries, node, node.keys))
-    # The profile that it extends is merged into it.
+    # The extended profiles are merged already.
     entries = {"schema": document.entries["schema"], **base.entries}
     entries.pop("extends", None)
     return base._replace(entries=entries)
@@ -339,12 +340,12 @@ def _check(written: MatrixFile, document: Node, file: str) -> None:
         fix = "name a profile, `base: rtx3080.yaml`, or write its fields: `profile:`"
         problems.append(document.problem(file, "matrix-empty", "the matrix starts from no profile", fix))
     if problems:
-        # In the order of the file, as a reader corrects them.
+        # Sort by place in the file, the order in which a reader corrects them.
         raise ProfileError(*sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0)))
 
 
 def _check_names(document: Node, file: str) -> Iterator[Problem]:
-    """Check the names of fields. The profiles report names that no profile knows."""
+    """Check the names of fields, except for unknown names: the profiles of the cells report them."""
     for place in _maps_of_fields(document):
         for name, (line, column) in place.keys.items():
             message, fix = _name_error(name, place.entries)
@@ -353,14 +354,14 @@ def _check_names(document: Node, file: str) -> Iterator[Problem]:
 
 
 def _name_error(name: str, others: Collection[str]) -> tuple[str, str]:
-    """Return what is wrong with a name among others, and the fix; two empty texts where nothing is."""
-    # A name like this would be an error in each of thousands of profiles; here it is one.
+    """Return what is wrong with a name beside `others`, and the fix; two empty texts if nothing is wrong."""
+    # Report the name once here. Otherwise the profiles of thousands of cells would report it.
     if name.partition(".")[0] in _NOT_A_FIELD or not _FIELD.fullmatch(name):
         fix = "write a profile's field, a nested one with dots: `bazel.version`; the starting profile is `base:`"
         return f"`{yaml_nodes.shown(name)}` is not a field that a matrix can set", fix
     parts = name.split(".")
     outer = (".".join(parts[:end]) for end in range(1, len(parts)))
-    # Which of the two would win?
+    # It would be unclear which of the two values counts.
     parent = next((field for field in outer if field in others), None)
     if parent is None:
         return "", ""

@@ -1,4 +1,4 @@
-"""The JSON documents of a matrix: the cells that it asks for, and the report of their outcomes."""
+"""The JSON documents of a matrix: its cells, and the report of their outcomes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OUTCOMES = {
 
 
 def matrix_document(cells: Cells, jobs: Sequence[Job]) -> dict[str, Any]:
-    """Return the keys of `tfdock.matrix/1` except its schema: cells in the order in which they are best built."""
+    """Return the keys of `tfdock.matrix/1` except its schema: cells in the best order for building."""
     by_name = {str(cell.name): cell for cell in cells.wanted}
     numbered = ((number, load.name) for number, job in enumerate(jobs, start=1) for load in job.loads)
     return {
@@ -75,7 +75,7 @@ def _included_row(cell: Cell, shard: int) -> dict[str, Any]:
 
 
 def _excluded_rows(cells: Cells) -> list[dict[str, Any]]:
-    """Return the cells that cannot be built or are not wanted, each with its reason and its place."""
+    """Return the impossible and the excluded cells, each with the reason and its place."""
     return [
         {
             "build_id": None,
@@ -111,7 +111,7 @@ def earlier_fingerprints(file: Path) -> Mapping[str, str | None]:
 
     The document of a command that failed lists no cells. Raises ProfileError.
     """
-    # Somebody typed the name: a link there is followed.
+    # The user typed the name, so a link is followed.
     path = file.resolve()
     try:
         document = parse(_EarlierDocument, UntrustedPath(path.parent, path.name).read(_MOST_READ))
@@ -131,9 +131,9 @@ def earlier_fingerprints(file: Path) -> Mapping[str, str | None]:
 
 
 def report_row(cell: Cell, result: Mapping[str, Any] | None, wheelhouse: Path, place: str) -> dict[str, Any]:
-    """Return the row of a cell: from its `result` if it was built or pulled, else as the matrix knows it.
+    """Return the row of a cell: from its `result` if it was built or pulled, else from the plan of the matrix.
 
-    `place` is the place in the file that prevents its build.
+    `place` is the place in a file that prevents the build of the cell.
     """
     problems = tuple(result["problems"]) if result else cell.problems
     status = result["status"] if result else "up-to-date" if cell.status == "here" else cell.status
@@ -142,7 +142,7 @@ def report_row(cell: Cell, result: Mapping[str, Any] | None, wheelhouse: Path, p
     build: Mapping[str, Any] = result or {}
     return {
         "build_id": cell.build_id,
-        # An impossible or excluded cell has no build id, and people need some name.
+        # An impossible or excluded cell has no build id, but people need a name.
         "name": cell.build_id or fields_text(cell.fields),
         "fields": cell.fields,
         "runner": list(cell.runner),
@@ -171,7 +171,7 @@ def report_document(
 ) -> Document:
     """Return the document of a matrix.
 
-    `seconds` is how long it took, `finished` when it ended, in UTC (`2026-01-31T09:30:00`), `by` the command.
+    `seconds` is how long the command `by` took, `finished` is when it ended, in UTC (`2026-01-31T09:30:00`).
     """
     counted = Counter(str(row["status"]) for row in rows)
     return {
@@ -188,7 +188,7 @@ def report_document(
 
 
 def fields_text(fields: Mapping[str, Any]) -> str:
-    """Return what a cell sets, in a line: `tensorflow=2.17.0 gpus=rtx5090`."""
+    """Return the fields that a cell sets, on one line: `tensorflow=2.17.0 gpus=rtx5090`."""
     return " ".join(f"{name}={_value(value)}" for name, value in fields.items()) or "the base"
 
 
@@ -203,7 +203,7 @@ def _value(value: object) -> str:
 
 
 def _inside(path: str | None, wheelhouse: Path) -> str | None:
-    """Return a path in the wheelhouse relative to it: the report may be read on another machine."""
+    """Return a path relative to the wheelhouse, if it is inside: the report may be read on another machine."""
     if path is None:
         return None
     return Path(path).relative_to(wheelhouse).as_posix() if Path(path).is_relative_to(wheelhouse) else path

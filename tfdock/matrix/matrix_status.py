@@ -1,4 +1,4 @@
-"""Find the wheels of a matrix that exist already: in the wheelhouse, else in a registry."""
+"""Find the wheels of a matrix that exist already: in the wheelhouse, or else in a registry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AT_ONCE = 8  #: The most parallel requests to registries.
 
 
 def unanswered(error: NetworkError) -> None:
-    """Raise the error: an unknown wheel is not a missing one, and hours of building would follow."""
+    """Raise the error. The wheel may exist; to count it as missing would cost hours of building."""
     raise error
 
 
@@ -32,21 +32,21 @@ def locate_wheels(
 ) -> Cells:
     """Return the same cells, each with the place of its wheel: `here`, `registry` or `missing`.
 
-    The wheelhouse is searched by names and sizes: a build hashes the wheel that it finds. By default all repositories
-    of the settings are asked. A repository that cannot be asked is passed to `failed`, once, and asked no more. An
-    image whose contents do not match its name is ignored: the cell gets a warning. `check` is called now and then,
-    from several threads, and raises to stop.
+    The wheelhouse is searched by names and sizes: a build hashes the wheel that it finds. By default, all
+    repositories in the settings are asked. If a repository cannot be asked, `failed` gets its error once, and it is
+    not asked again. An image whose contents do not match its name is ignored, and the cell gets a warning. `check` is
+    called now and then, from several threads, and raises to stop.
     """
     house = Wheelhouse(settings.wheelhouse.absolute())
     asked = settings.repositories if repositories is None else repositories
     missing = [cell for cell in cells.wanted if not house.has(cell.name, cell.fingerprint or "", cell.domain)]
-    # Shared by all threads: what one found unreachable, the others do not wait for.
+    # Shared by all threads, so that no thread waits for a repository that another found unreachable.
     down: dict[ImageRef, NetworkError] = {}
     if asked:
         # A matrix may have thousands of cells, and each question takes a round trip.
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             missing = list(threads.map(lambda cell: _ask(cells, cell, asked, down, check), missing))
-    # After all questions, so that an error leaves no threads behind, and each registry is told once.
+    # Report after all requests, so that an error leaves no threads running, and each registry is reported once.
     for error in down.values():
         failed(error)
     located = {cell.name: replace(cell, status="here") for cell in cells.wanted}
@@ -61,10 +61,10 @@ def _ask(
     down: MutableMapping[ImageRef, NetworkError],
     check: Callable[[], None],
 ) -> Cell:
-    """Return the cell with what registries have for it; a repository that cannot be asked is added to `down`."""
+    """Return the cell with the answer of the registries. Add a repository that cannot be asked to `down`."""
     plan = cells.prepared(cell).plan
     if lookup.native_refusal(plan):
-        return cell  # for one machine's CPU alone: nobody else's wheel will do
+        return cell  # the wheel is for one machine's CPU only, so no registry has it
     for repository in repositories:
         if repository in down:
             continue
@@ -72,7 +72,7 @@ def _ask(
         try:
             if next(images.images(plan, None, partial(down.setdefault, repository)), None):
                 return replace(cell, status="registry")
-        # A stop is no answer of the registry.
+        # A stop request is not an answer of the registry.
         except Interrupted:
             raise
         except TfdockError as error:

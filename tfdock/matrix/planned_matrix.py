@@ -41,19 +41,19 @@ from tfdock.wheel.identity import canonical_name
 
 Status = Literal["missing", "here", "registry", "impossible", "excluded"]
 
-_MOST_TOLD = 20  #: Problems of one file that are shown: a wrong value is wrong in each of its cells.
-#: Codes of names that no row of the knowledge base has.
+_MOST_TOLD = 20  #: The most problems of a file that are shown: a wrong value is wrong in each cell that has it.
+#: Codes of problems with names that are in no row of the knowledge base.
 _UNKNOWN_NAMES = ("accelerator-unknown", "gpu-unknown", "optimize-unknown", "release-unknown", "version-unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One wheel that a matrix asks for.
+    """One wheel of a matrix.
 
-    An excluded cell has neither name nor problems. An impossible cell has no name; its `problems` are those of the
-    knowledge base. `seconds` is how long its build is expected to take, None if unknown. `group` names the release
-    and the toolchain: cells of one group share image layers and a disk cache. `wheel` has the parts of its file name,
-    `domain` its trust domain, `evidence` the grade of such builds.
+    An excluded cell has neither name nor problems. An impossible cell has no name; its `problems` say why it
+    cannot be built. `seconds` is the expected time of its build, None if unknown. `group` names the release and the
+    toolchain: cells of one group share image layers and a disk cache. `wheel` has the parts of the wheel's file name.
+    `domain` is the trust domain, and `evidence` is the grade of such builds.
     """
 
     combination: CellCombination
@@ -70,7 +70,7 @@ class Cell:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields that it sets over the base, by dotted name, as plain data."""
+        """The fields that the cell sets over the base, by dotted name, as plain data."""
         return {name: node.value for name, node in self.combination.fields.items()}
 
     @property
@@ -82,7 +82,7 @@ class Cell:
 
     @property
     def runner(self) -> tuple[str, ...]:
-        """The labels of the machine that is to build it."""
+        """The labels of the machine that builds the cell."""
         return self.combination.runner
 
     @property
@@ -93,13 +93,13 @@ class Cell:
 
     @property
     def reason(self) -> str:
-        """Why it is not built: the reason of the rule that excludes it, or the first problem's message."""
+        """Why the cell is not built: the reason of the rule that excludes it, or the message of its first problem."""
         rule = self.combination.excluded
         return rule.reason if rule else next((problem.message for problem in self.problems), "")
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """The file, line and column that keep it from being built."""
+        """The file, line and column that prevent the build of the cell."""
         rule = self.combination.excluded
         node = rule.place if rule else self.combination.place
         problem = self.problems[0] if self.problems else Problem("", "")
@@ -113,15 +113,15 @@ class Cell:
 
     @property
     def wanted(self) -> bool:
-        """Whether it can be built and is not excluded."""
+        """Whether the cell can be built and is not excluded."""
         return self.build_id is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """A matrix with its cells, in the order written, excluded and impossible ones among them.
+    """A matrix with all its cells, also excluded and impossible cells, in the order written.
 
-    `warnings` are of the matrix itself. Cells hold no plans, which would take gigabytes: `prepared` makes them.
+    `warnings` are about the matrix itself. Cells have no plans, which would take gigabytes: `prepared` makes a plan.
     """
 
     file: str
@@ -144,7 +144,7 @@ class Cells:
 
     def like(self, pattern: str) -> Collection[str]:
         """Return the build ids that match a pattern."""
-        # Jobs name thousands of cells, each by its whole name.
+        # Fast path: a job may name thousands of cells, each by its whole name.
         return (pattern,) if pattern in self._names else fnmatch.filter(self._names, pattern)
 
     @cached_property
@@ -158,22 +158,22 @@ class Cells:
     def smoke(self) -> Cells:
         """Return a few cells that together have every value of every field that any cell has; see `cover`."""
         wanted = self.wanted
-        # A cell of unknown cost may take hours, so that a known one is preferred.
+        # Prefer cells of known cost: a cell of unknown cost may take hours.
         costs = [math.inf if cell.seconds is None else cell.seconds for cell in wanted]
         chosen = {wanted[place].name for place in cover([cell.combination.values for cell in wanted], costs)}
         return self.where(lambda cell: cell.name in chosen)
 
     def prepared(self, cell: Cell) -> PreparedBuild:
-        """Return the plan of a cell that is `wanted`; the same each time."""
+        """Return the plan of a `wanted` cell. The plan is the same each time."""
         return self.planner.preparer.plan_resolved(self.planner.resolved(cell.combination))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenMatrix:
-    """A matrix as it was read: its text, the texts of its base and of what the base extends, and
-    the names that it may use.
+    """A matrix as it was read: `text` is its text, `project` decides which files it may use.
 
-    `base_folder` is the folder of the base profile: files that the base names are relative to this folder.
+    `others` are the texts of its base and of the profiles that the base extends. `base_folder` is the folder of the
+    base profile: files that the base names are relative to it.
     """
 
     matrix: Matrix
@@ -184,9 +184,9 @@ class WrittenMatrix:
 
 
 def read(file: str | Path, allowed: Iterable[Path] = ()) -> WrittenMatrix:
-    """Read a matrix and the profiles that it starts from, beneath its project or an `allowed` folder.
+    """Read a matrix, its base profile and the profiles that the base extends.
 
-    Raises ProfileError.
+    All files must be in the project of the matrix or in an `allowed` folder. Raises ProfileError.
     """
     path = Path(file)
     if not path.is_file():
@@ -213,9 +213,9 @@ def cells(
     *,
     check: Callable[[], None] = lambda: None,
 ) -> Cells:
-    """Read, expand and plan a matrix. No wheel is looked for: each cell that can be built is `missing`.
+    """Read, expand and plan a matrix. Wheels are not looked up: each cell that can be built is `missing`.
 
-    `records` are those of builds (`Wheelhouse.records`), from which costs are estimated. `check` is called for each
+    Costs are estimated from `records`, the build records (`Wheelhouse.records`). `check` is called for each
     cell and raises to stop. Raises ProfileError if the matrix is malformed, two cells have one build id
     (`build-id-twice`), or their wheels have one file name (`wheel-name-twice`).
     """
@@ -225,17 +225,17 @@ def cells(
     planner = _Planner(preparer, written, _by_release(records))
     planned: list[Cell] = []
     malformed: list[Problem] = []
-    # Go on after a malformed cell: all mistakes of a matrix are told at once.
+    # Continue after a malformed cell, so that all mistakes in a matrix are reported at once.
     for combination in combinations:
         check()
         try:
             planned.append(planner.cell(combination))
         except ProfileError as error:
             malformed += error.problems
-    # A misspelt rule is found by laying it over a valid profile, of whichever cell.
+    # To find misspelt rules, merge each rule over the valid profile of any cell.
     if planned and not malformed:
         malformed += misspelt(matrix, planned[0].combination)
-    # One after another: names can be compared only if all cells could be planned.
+    # In this order: names can be compared only if all cells could be planned.
     _refuse(malformed)
     _refuse(_name_clashes(planned, matrix))
     _refuse_impossible(planned, matrix)
@@ -244,20 +244,20 @@ def cells(
 
 
 def _refuse(problems: Iterable[Problem]) -> None:
-    """Raise ProfileError with the first problems, if there are any: each once, however many cells have it."""
+    """Raise ProfileError with the first problems, if there are any. A problem of several cells is raised once."""
     distinct = _distinct(problems)
     if distinct:
         raise ProfileError(*distinct)
 
 
 def _refuse_impossible(cells: Sequence[Cell], matrix: Matrix) -> None:
-    """Raise Incompatible with the reasons, if there are impossible cells and none that can be built."""
+    """Raise Incompatible with the reasons, if some cells are impossible and no cell can be built."""
     counts = Counter("possible" if cell.wanted else cell.status for cell in cells)
     if counts["possible"] or not counts["impossible"]:
         return
     others = f", {counts['excluded']} excluded" if counts["excluded"] else ""
     message = f"no cell can be built: {counts['impossible']} impossible{others}"
-    # A pipeline that builds nothing would otherwise be green.
+    # Otherwise a pipeline that builds nothing would succeed.
     fix = "correct the matrix by the reasons below, or name the folder of your own rows: `--knowledge DIR`"
     problem = matrix.document.problem(matrix.file, "matrix-impossible", message, fix)
     raise Incompatible(problem, *_distinct(problem for cell in cells for problem in cell.problems))
@@ -267,18 +267,18 @@ def _distinct(problems: Iterable[Problem]) -> list[Problem]:
     """Return the first problems, each once."""
     distinct: dict[tuple[str, str], Problem] = {}
     for problem in problems:
-        # By place: the same value of an axis is wrong in each cell that has it.
+        # Compare by place: a wrong value of an axis is wrong in each cell that has it.
         distinct.setdefault((problem.code, problem.where), problem)
     return list(distinct.values())[:_MOST_TOLD]
 
 
-#: Of each path that a source names: its field, the path as written, and the folder it is relative to.
+#: For each path in a source: its field, the path as written, and the folder that the path is relative to.
 _SourceKey = tuple[tuple[str, str, Path], ...]
 
 
 @dataclass
 class _Planner:
-    """Plans combinations. What many combinations share is read once."""
+    """Plans combinations. A source that many combinations share is read once."""
 
     preparer: Preparer
     written: WrittenMatrix
@@ -288,13 +288,13 @@ class _Planner:
     def cell(self, combination: CellCombination) -> Cell:
         """Plan a cell; raises ProfileError if its profile is malformed, or has an unknown name."""
         if combination.excluded:
-            # Malformed is malformed: nobody is to find that out when the exclusion goes.
+            # Check the profile now: a mistake must not stay hidden until the exclusion is removed.
             profiles.checked(Profile, combination.document, self.written.matrix.file)
             return Cell(combination=combination, status="excluded")
         try:
             resolved = self.resolved(combination)
         except Incompatible as error:
-            # Nothing makes such a cell possible: the name is misspelt, or the knowledge base lacks its row.
+            # An unknown name is a mistake: it is misspelt, or the knowledge base lacks its row.
             unknown = [problem for problem in error.problems if problem.code in _UNKNOWN_NAMES]
             if unknown:
                 raise ProfileError(*unknown) from error
@@ -318,7 +318,7 @@ class _Planner:
         )
 
     def resolved(self, combination: CellCombination) -> ResolvedProfile:
-        """Resolve a cell; raises ProfileError, and Incompatible without suggestions, which change one profile."""
+        """Resolve a cell. Raises ProfileError, and Incompatible without suggestions."""
         document, file = combination.document, self.written.matrix.file
         profile = profiles.checked(Profile, document, file)
         try:
@@ -338,7 +338,7 @@ class _Planner:
         return self.preparer.resolve_written(written, suggest=False)
 
     def _local(self, source: TensorFlow, document: Node) -> tuple[LocalSource, Path | None]:
-        """Read a source. A checkout is hashed once, however many cells are made of it."""
+        """Read a source. A checkout is hashed once for all its cells."""
         file = self.written.matrix.file
 
         def folder(field: str) -> Path:
@@ -357,16 +357,16 @@ class _Planner:
 
 
 def _by_release(records: Iterable[Mapping[str, Any]]) -> Mapping[str, Collection[Mapping[str, Any]]]:
-    """Return records by what their build ids begin with: no other record can tell of a build."""
+    """Return records by release, the first part of their build ids: only these records help to estimate a build."""
     by_release = defaultdict(list)
     for record in records:
-        # The records of a large wheelhouse would otherwise be searched for every cell.
+        # Otherwise all records of a large wheelhouse would be searched for each cell.
         by_release[str(record.get("build_id")).partition("-")[0]].append(record)
     return by_release
 
 
 def _file_of(resolution: Resolution) -> tuple[str, ...]:
-    """Return what the name of a wheel's file is made of; equal for equal names."""
+    """Return the parts of a wheel's file name. Equal parts mean equal names."""
     # The machine is the last word of a build id.
     machine = resolution.build_id.rpartition("-")[2]
     local = resolution.local_version or ""
@@ -377,10 +377,10 @@ def _file_of(resolution: Resolution) -> tuple[str, ...]:
 
 
 def _name_clashes(cells: Iterable[Cell], matrix: Matrix) -> Iterator[Problem]:
-    """Report each cell whose build id or file name is that of a cell before it."""
+    """Report each cell that has the build id or the file name of an earlier cell."""
     first: dict[object, Cell] = {}
     for cell in cells:
-        # Two cells may clash in both: the build id says more.
+        # Two cells may have both in common. Report the build id then, because it says more.
         for name in (cell.build_id, cell.wheel) if cell.wanted else ():
             other = first.setdefault(name, cell)
             if other is not cell:
@@ -403,7 +403,7 @@ def _clash(first: Cell, second: Cell, matrix: Matrix) -> Problem:
 
 
 def _difference(first: CellCombination, second: CellCombination) -> tuple[Node, Node]:
-    """Return the values of the first field in which two cells differ, else what stands for the cells."""
+    """Return the two values of the first field in which two cells differ, or else the places of the cells."""
     for name, node in second.fields.items():
         before = first.fields.get(name)
         if before is not None and matrices.same(before) != matrices.same(node):

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TypeVar
 
-# GitHub's documentation of `jobs.<id>.strategy.matrix`.
-GITHUB_JOBS = 256  #: Jobs that GitHub makes of one matrix at most.
+# Source: GitHub's documentation of `jobs.<id>.strategy.matrix`.
+GITHUB_JOBS = 256  #: The most jobs that GitHub makes from one matrix.
 _T = TypeVar("_T")
-#: A job may take so many times its fair share before a group is torn apart for it: each part makes its image, and
-#: fills its cache, anew.
+#: A group is split only if a job takes more than this many times its fair share. Splitting is costly: each part
+#: builds its own image and fills its own cache.
 _TOLERATED = 1.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellLoad:
-    """A cell as work: its seconds, None if unknown; the group whose image it shares; the labels of its machine."""
+    """The work of a cell: seconds (None if unknown), the group whose image it shares, the labels of its machine."""
 
     name: str
     seconds: float | None
@@ -28,13 +28,13 @@ class CellLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Cells that one machine builds, one after another; those of one group follow each other."""
+    """Cells that one machine builds one after another. Cells of one group follow each other."""
 
     loads: tuple[CellLoad, ...]
 
     @property
     def name(self) -> str:
-        """The build id of its cell; of several cells, the first build id and the number of the others."""
+        """The build id of the only cell; for several cells, the first build id and the number of the others."""
         return self.loads[0].name + (f"+{len(self.loads) - 1}" if len(self.loads) > 1 else "")
 
     @property
@@ -44,18 +44,18 @@ class Job:
 
     @property
     def minutes(self) -> int | None:
-        """How long it is expected to take, rounded up; None if the time of one cell is unknown."""
+        """The expected minutes of the job, rounded up; None if the time of any cell is unknown."""
         known = [load.seconds for load in self.loads if load.seconds is not None]
         return ceil(sum(known) / 60) if len(known) == len(self.loads) else None
 
 
 def grouped(loads: Iterable[CellLoad]) -> tuple[CellLoad, ...]:
-    """Return the same cells, those of a group one after another; else in their order."""
+    """Return the same cells in their order, but with the cells of a group one after another."""
     return tuple(load for group in _by(loads, lambda load: load.group) for load in group)
 
 
 def jobs(loads: Sequence[CellLoad], count: int | None = None) -> tuple[Job, ...]:
-    """Return at most `count` jobs, but one for each kind of machine at least; without a count, one for each cell.
+    """Return at most `count` jobs, but at least one for each kind of machine; without `count`, one for each cell.
 
     The same cells give the same jobs, in the order of their first cells.
     """
@@ -71,8 +71,8 @@ def jobs(loads: Sequence[CellLoad], count: int | None = None) -> tuple[Job, ...]
 
 
 def split(items: Sequence[_T], most: int) -> tuple[tuple[_T, ...], ...]:
-    """Return the items in order, in parts of at most `most`: what a service takes at once."""
-    # One empty part rather than none: the pipeline looks at the first part in any case.
+    """Return the items in order, in parts of at most `most`, the limit of a service."""
+    # Without items, return one empty part: the pipeline always reads the first part.
     return tuple(tuple(items[start : start + most]) for start in range(0, len(items), most)) or ((),)
 
 
@@ -80,7 +80,7 @@ _Cost = Callable[[CellLoad], float]
 
 
 def _cost(loads: Sequence[CellLoad]) -> _Cost:
-    """Return how to weigh a cell: an unknown cost is the average of the known ones."""
+    """Return a function for the cost of a cell. An unknown cost counts as the average of the known costs."""
     known = [load.seconds for load in loads if load.seconds]
     usual = sum(known) / len(known) if known else 1.0
     return lambda load: usual if load.seconds is None else load.seconds
@@ -94,8 +94,8 @@ def _by(loads: Iterable[CellLoad], key: Callable[[CellLoad], Hashable]) -> list[
 
 
 def _shares(machines: Sequence[Sequence[CellLoad]], count: int, cost: _Cost) -> list[int]:
-    """Return how many jobs each kind of machine gets: the next job goes where each job has most to do."""
-    # Labels cannot be mixed in a job, so that each kind of machine needs one.
+    """Return how many jobs each kind of machine gets. Each further job goes where the jobs have the most work."""
+    # A job has one kind of machine, so each kind needs a job.
     shares = [1] * len(machines)
     waiting = [(-_total(some, cost), number) for number, some in enumerate(machines) if len(some) > 1]
     totals = {number: -total for total, number in waiting}
@@ -111,8 +111,8 @@ def _shares(machines: Sequence[Sequence[CellLoad]], count: int, cost: _Cost) -> 
 
 
 def _shared_out(loads: Sequence[CellLoad], count: int, cost: _Cost) -> list[Job]:
-    """Give the costliest piece to the job that has least. A piece is a group, or a part of one that is too much."""
-    # No job can take less than its longest cell.
+    """Give the costliest piece to the job with the least work. A piece is a group, or a part of a large group."""
+    # No job can be shorter than its longest cell.
     fair = max(_total(loads, cost) / count, *map(cost, loads))
     pieces = [part for group in _by(loads, lambda load: load.group) for part in _parts(group, fair, cost)]
     while True:
@@ -138,9 +138,9 @@ def _total(piece: Iterable[CellLoad], cost: _Cost) -> float:
 
 
 def _parts(group: list[CellLoad], most: float, cost: _Cost) -> list[list[CellLoad]]:
-    """Split a group into as few parts as it takes for each to be about `most`; neighbours stay together."""
+    """Split a group into as few parts as possible, each of about `most` cost. Neighbours stay together."""
     total = _total(group, cost)
-    # Without the tiny difference, rounding of floats makes one part too many.
+    # Subtract a tiny number: rounding errors of floats could otherwise add a part.
     count = max(ceil(total / most - 1e-9), 1) if most else 1
     parts: dict[int, list[CellLoad]] = {}
     before = 0.0
@@ -154,7 +154,7 @@ def _parts(group: list[CellLoad], most: float, cost: _Cost) -> list[list[CellLoa
 
 def _halves(piece: list[CellLoad], cost: _Cost) -> list[list[CellLoad]]:
     halves = _parts(piece, _total(piece, cost) / 2, cost)
-    # One long cell may keep all in one part: splitting off the first cell lets the caller's loop end.
+    # One long cell may leave all cells in one part. Then split off the first cell, so that the caller's loop ends.
     return halves if len(halves) > 1 else [piece[:1], piece[1:]]
 
 

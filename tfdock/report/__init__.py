@@ -1,4 +1,4 @@
-"""The report of a run that failed, for somebody who helps: a bundle without the caller's known secrets and names.
+"""The report of a failed run, for people who help: a bundle without the caller's known secrets and names.
 
 In: a run's document, record and log, a wheel, or a stranger's log. Out: a zip file.
 

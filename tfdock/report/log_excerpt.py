@@ -1,4 +1,4 @@
-"""Cut out of a log the lines around those that matter, and its end. Pure, in bounded memory.
+"""Cut out of a log its end and the lines around the relevant lines. Pure, in bounded memory.
 
 The excerpt is harmless text: no escape sequences, no control characters, no endless lines. The excerpt names the
 omitted parts.
@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 from tfdock.diagnose.log_lines import Log
 from tfdock.errors import clean
 
-AROUND = 60  #: Lines before and after a line that matters.
+AROUND = 60  #: Lines before and after a relevant line.
 _TAIL = 256 << 10  #: Bytes of the end of the log.
-_MOST = 2 << 20  #: Bytes of all lines around those that matter.
-#: Bytes of a line that are read, and characters of it that are shown. `redact` sees a line before it is shortened.
+_MOST = 2 << 20  #: The most bytes of all lines around the relevant lines.
+#: Bytes of a line that are read, and characters that are shown. `redact` gets a line before it is shortened.
 _RAW, _SHOWN = 16 << 10, 2000
 
 
 class Excerpt:
-    """Reads a log block after block, and keeps the lines around those with the numbers `wanted`, from 1."""
+    """Reads a log block by block, and keeps the lines around the `wanted` line numbers, from 1."""
 
     def __init__(self, wanted: Iterable[int]) -> None:
         self._log = Log()
@@ -35,7 +35,7 @@ class Excerpt:
             self._take(block.data, block.line, block.since, block.until)
 
     def close(self) -> None:
-        """Read what is left when the log has ended."""
+        """Read the rest after the end of the log."""
         for block in self._log.close():
             self._take(block.data, block.line, block.since, block.until)
 
@@ -64,16 +64,16 @@ class Excerpt:
         for number, piece in enumerate(own.split(b"\n"), first):
             if self._room > 0 and any(number in window for window in self._windows):
                 held = self._lines.setdefault(number, bytearray())
-                # One byte more than is read shows later that the line is longer.
+                # Keep one more byte than is shown later, to detect a longer line.
                 part = piece[: max(_RAW + 1 - len(held), 0)]
                 held += part
                 self._room -= len(part)
 
     def _parts(self) -> Iterator[tuple[int, list[bytes]]]:
-        """Yield (number of the first line, lines) for the lines that stand together."""
+        """Yield (number of the first line, lines) for each run of consecutive lines."""
         tail = bytes(self._tail).removesuffix(b"\n").split(b"\n") if self._tail else []
         if not self._whole:
-            tail = tail[1:]  # Half a line: a secret in it may be cut, and not be recognized.
+            tail = tail[1:]  # Drop the first line, which may be incomplete: a secret in it could not be recognized.
         since = self._log.lines - len(tail) + 1
         together: dict[int, bytes] = {}
         for number in sorted(number for number in self._lines if number < since):
@@ -90,8 +90,8 @@ class Excerpt:
 
 
 def _harmless(line: bytes) -> str:
-    """Return a line as text that steers no terminal. A line that is too long ends with its last whole word."""
-    # A lone CR overwrites a line on a terminal: in a file each state gets a line.
+    """Return a line as text without control characters. A line that is too long ends with its last whole word."""
+    # On a terminal, a lone CR overwrites the line. In a file, each version of the line gets its own line.
     text = line[:_RAW].decode("utf-8", "replace").rstrip("\r").replace("\r", "\n")
     text = clean(text, keep="\t\n", instead="")
     if len(line) <= _RAW:

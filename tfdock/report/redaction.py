@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-# A password may contain characters that end a host, unless a port follows. Every repeat has a bound: no text takes
-# long. A login in an address (`https://user:password@host`), also one of which a part was replaced already.
+# A login in an address (`https://user:password@host`), even if a part of it is already replaced. A password may
+# contain characters that end a host, unless a port follows. Every repeat is bounded, so that no text takes long.
 ADDRESS_LOGIN = re.compile(
     r"(?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]{0,20}://)"
     r"(?P<login>(?:[^/?#\s\"'<>]|<secret>){1,400}|[^/?#\s\"'<>:@]{1,100}:(?!\d{0,5}[/?#])[^\s\"'<>]{1,300})@"
 )
-#: Texts with fewer characters are not replaced: they occur in any word.
+#: Texts with fewer characters are not replaced: they occur in many words.
 _SHORTEST_SECRET, _SHORTEST_NAME = 5, 3
 #: Names that many machines have, and values that are no secrets. Replacing them would remove half of a log.
 _GENERIC = {
@@ -30,7 +30,7 @@ _GENERIC = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTexts:
-    """Hold what is replaced: the caller's secrets, names of users and hosts, and folder -> placeholder (`<home>`)."""
+    """The texts to replace: the caller's secrets, names of users and hosts, and folder -> placeholder (`<home>`)."""
 
     secrets: frozenset[str] = frozenset()
     users: frozenset[str] = frozenset()
@@ -39,7 +39,7 @@ class KnownTexts:
 
 
 class Redactor:
-    """Replaces what is known in texts and documents, and counts it by kind."""
+    """Replaces the known texts in texts and documents, and counts the replacements by kind."""
 
     def __init__(self, known: KnownTexts) -> None:
         self.counts: Counter[str] = Counter()
@@ -49,20 +49,20 @@ class Redactor:
             **dict.fromkeys(_usable(known.users, _SHORTEST_NAME), "<user>"),
             **known.places,
         }
-        # ASCII: else an `s` matches other letters too, which are no lower case of it.
+        # ASCII: otherwise `s` also matches letters whose lower case is not `s`.
         flags = re.IGNORECASE | re.ASCII
         self._names = re.compile(rf"(?<![A-Za-z0-9])(?:{_any_of(kinds)})(?![A-Za-z0-9])", flags)
         self._placeholders = {text.lower(): placeholder for text, placeholder in kinds.items()}
 
     def text(self, text: str) -> str:
-        """Return a text with everything known replaced."""
+        """Return a text with all known texts in it replaced."""
         # Replace secrets first: another rule might replace a part of a secret.
         text = self._secrets.sub(lambda _: self._counted("<secret>"), text)
         text = ADDRESS_LOGIN.sub(lambda match: f"{match['scheme']}{self._counted('<login>')}@", text)
         return self._names.sub(lambda match: self._counted(self._placeholders[match[0].lower()]), text)
 
     def document(self, node: object) -> object:
-        """Return a JSON document with everything known replaced, in keys as well."""
+        """Return a JSON document with all known texts replaced, also in its keys."""
         if isinstance(node, Mapping):
             return {self.text(str(key)): self.document(value) for key, value in node.items()}
         if isinstance(node, list | tuple):
@@ -79,5 +79,5 @@ def _usable(texts: Iterable[str], shortest: int) -> Iterable[str]:
 
 
 def _any_of(texts: Iterable[str]) -> str:
-    """Return an expression for any of some texts; of two at one place, the longer one matches."""
+    """Return an expression that matches any of the texts; the longest one if several match at one place."""
     return "|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)"

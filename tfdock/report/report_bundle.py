@@ -1,7 +1,7 @@
-"""Pack what an issue tracker needs of a failure into a zip, without the caller's secrets and names. Nothing is sent.
+"""Pack a failure for an issue tracker into a zip file, without the caller's secrets and names. Nothing is sent.
 
-Every tracker takes a zip and every desktop opens it, so that its user can look through it before sending it.
-The same material gives the same bytes: files in order, one time, one mode.
+Every tracker accepts a zip file and every desktop opens it, so the user can look through it before sending it.
+The same contents give the same bytes: the files are sorted, and have the same time and mode.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from tfdock.report.reported_run import ReportSubject
 
 FOLDER = "tfdock-report"
 SCHEMA = "tfdock.report-bundle/1"
-# The earliest time of a zip archive (APPNOTE, 4.4.6): the same material gives the same bytes.
+# The earliest time of a zip archive (APPNOTE, 4.4.6): the same contents give the same bytes.
 _MOMENT = (1980, 1, 1, 0, 0, 0)
-# A regular file, as Unix says it: without this, some programs unpack files without rights.
+# The Unix mode of a regular file. Without it, some programs unpack files that nobody may read.
 _MODE = 0o100644
 _MOST_CAUSES = 5
-_LONGEST_TEXT = 1 << 20  #: Characters of a profile or a lock that go into a report.
-# Other variables stay out, even their names: these alone change how a run behaves.
+_LONGEST_TEXT = 1 << 20  #: The most characters of a profile or a lock in a report.
+# Only these variables change how a run behaves. Others are left out, even their names.
 _VARIABLES = (
     "DOCKER_HOST",
     "DOCKER_CONTEXT",
@@ -82,7 +82,7 @@ def bundle(subject: ReportSubject, settings: Settings, preparer: Preparer) -> Re
         )
     )
     files = _redact_files(documents, texts, excerpt, redactor)
-    # A run's name may come from a file's name, which its owner chose.
+    # The subject's name may be a file name, which a person chose.
     name = _safe_path(redactor.text(subject.name).replace("/", "_"))
     redacted = tuple(redactor.text(note) for note in notes)
     removed = dict(sorted(redactor.counts.items()))
@@ -104,7 +104,7 @@ def _read_log(
             notes.append("the log is gone, or is not a file")
             return None, None
         diagnosis = _diagnose(log, subject, preparer, notes)
-        # Read twice and not kept: a log may have gigabytes. By one descriptor, because the path may be replaced.
+        # Read the log twice instead of keeping gigabytes. Use one descriptor, because the path may be replaced.
         log.seek(0)
         return diagnosis, _excerpt(log, diagnosis)
 
@@ -112,7 +112,7 @@ def _read_log(
 def _diagnose(log: BinaryIO, subject: ReportSubject, preparer: Preparer, notes: list[str]) -> Diagnosis | None:
     """Return the diagnosis of a log, with the profile as context if its file is unchanged since the build.
 
-    Raises ProfileError for a stranger's log that is not text; a run is reported without the diagnosis.
+    Raises ProfileError for a stranger's log that is not text. A run of tfdock is then reported without a diagnosis.
     """
     assert subject.log
     context = load_context(subject.file, preparer) if subject.file else None
@@ -137,7 +137,7 @@ def _diagnose(log: BinaryIO, subject: ReportSubject, preparer: Preparer, notes: 
 def _excerpt(log: BinaryIO, diagnosis: Diagnosis | None) -> Excerpt:
     causes = (diagnosis.findings or diagnosis.suspects)[:_MOST_CAUSES] if diagnosis else ()
     excerpt = Excerpt(cause.line for cause in causes)
-    with suppress(ValueError):  # A note says so already.
+    with suppress(ValueError):  # a note already reports this
         for block in unpacked(iter(partial(log.read, BLOCK), b"")):
             excerpt.feed(block)
     excerpt.close()
@@ -148,9 +148,9 @@ def _documents(
     subject: ReportSubject, settings: Settings, preparer: Preparer, diagnosis: Diagnosis | None
 ) -> dict[str, object]:
     run_document = subject.run_document or {}
-    # The plan and the profile are files of their own.
+    # The plan and the profile are separate files.
     run = {name: value for name, value in run_document.items() if name not in ("plan", "profile")}
-    # Suggestions are objects of the resolver; the sentences say the same.
+    # Leave out suggestions, which are objects of the resolver: the texts of the fixes say the same.
     problems = [as_document(replace(problem, ways=())) for problem in subject.problems]
     documents: dict[str, object] = {
         "run.json": run | ({"refused_now": problems} if problems else {}),
@@ -166,7 +166,7 @@ def _documents(
 
 
 def _environment(settings: Settings, preparer: Preparer) -> dict[str, object]:
-    """Return what a report is read with: programs, machine, settings and the variables that matter.
+    """Return the context of a report: programs, machine, settings and the relevant variables.
 
     Other variables are left out, even their names.
     """
@@ -188,7 +188,7 @@ def _environment(settings: Settings, preparer: Preparer) -> dict[str, object]:
 
 
 def _shown(variable: str) -> str:
-    """Return the value of a variable; of a secret none, however short it is."""
+    """Return the value of a variable, or `<secret>` for a secret, however short it is."""
     return "<secret>" if local_identity.is_secret(variable) else os.environ[variable]
 
 
@@ -208,7 +208,7 @@ def _distribution() -> str:
 
 
 def _texts(profile: Mapping[str, Any] | None, notes: list[str]) -> dict[str, str]:
-    """Return file name -> text of the profile, of those it extends (the first base last), and of its lock."""
+    """Return file name -> text of the profile, of the profiles it extends (the first base last), and of its lock."""
     if not profile:
         notes.append("the profile is not known: `--profile` names it")
         return {}
@@ -236,11 +236,11 @@ def _name(folder: str, file: object) -> str:
 def _redact_files(
     documents: Mapping[str, object], texts: Mapping[str, str], log: Excerpt | None, redactor: Redactor
 ) -> dict[str, bytes]:
-    """Return the files of the bundle, without what is known to be secret or personal.
+    """Return the files of the bundle, without texts that are known to be secret or personal.
 
-    Fields of a document that this tfdock does not write are left out, since nobody knows what they hold.
+    Fields that this version of tfdock does not write are left out, since their contents are unknown.
     """
-    # File names are personal too: a profile may be called after a customer.
+    # File names may be personal too: a profile may have the name of a customer.
     files = {
         _safe_path(redactor.text(name)): redactor.text(clean(text, keep="\t\n\r", instead=""))
         for name, text in texts.items()
@@ -255,8 +255,8 @@ def _redact_files(
 
 
 def _safe_path(name: str) -> str:
-    """Return a path in the archive that leads nowhere else."""
-    # No dot at the beginning: neither `..` nor a hidden file.
+    """Return a path that stays inside the archive."""
+    # No dot at the beginning, so neither `..` nor a hidden file.
     parts = (re.sub(r"[^A-Za-z0-9._+@=,-]", "_", part).lstrip(".")[:100] for part in name.split("/"))
     return "/".join(part or "_" for part in parts)
 
@@ -292,7 +292,7 @@ def _zip(files: Mapping[str, bytes]) -> bytes:
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
             info = zipfile.ZipInfo(f"{FOLDER}/{name}", _MOMENT)
-            # 3 is Unix (APPNOTE, 4.4.2): else the mode in the upper 16 bits means nothing.
+            # 3 is Unix (APPNOTE, 4.4.2). Otherwise the mode in the upper 16 bits is ignored.
             info.compress_type, info.external_attr, info.create_system = zipfile.ZIP_DEFLATED, _MODE << 16, 3
             archive.writestr(info, data)
     return packed.getvalue()

@@ -1,7 +1,7 @@
 """The fields of our own documents that go into a report; any other field is left out.
 
-A document may come from a newer tfdock or be untrusted, so the contents of its other fields are unknown. The known
-fields are free text for the most part (flags, variables, messages): known secrets are replaced in them as well.
+A document may come from a newer tfdock or be untrusted, so the contents of its other fields are unknown. Most
+known fields are free text (flags, variables, messages). Known secrets are replaced in these fields too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tfdock.documents.build_documents import RecordDocument, RunDocument
 from tfdock.documents.plan_documents import BuildPlanJson
 from tfdock.errors import document_key
 
-#: Name -> the fields inside, or None: everything inside goes through, such as the variables of an environment.
+#: Name -> the fields inside, or None to keep everything inside, such as the variables of an environment.
 Fields = Mapping[str, "Fields | None"]
 
 
@@ -23,14 +23,14 @@ def _fields(kind: object) -> Fields | None:
     """Return the fields of a published type, or of the items of a sequence; None for a type without named fields."""
     if is_dataclass(kind) or hasattr(kind, "__required_keys__"):  # a TypedDict
         return {document_key(name): _fields(hint) for name, hint in get_type_hints(kind).items()}
-    # `X | None` and a list have the fields of what is inside.
+    # `X | None` and a list have the fields of the type inside.
     if get_origin(kind) in (Sequence, list, tuple, Union, UnionType):
         inner = [fields for fields in map(_fields, get_args(kind)) if fields is not None]
         return {name: fields[name] for fields in inner for name in fields} if inner else None
     return None
 
 
-#: File of a report -> its fields. The other files are put together for the report, field by field.
+#: File of a report -> its fields. tfdock writes all fields of the other files for the report.
 FIELDS: Mapping[str, Fields | None] = {
     "plan.json": _fields(BuildPlanJson),
     "record.json": _fields(RecordDocument),
@@ -39,7 +39,7 @@ FIELDS: Mapping[str, Fields | None] = {
 
 
 def keep_fields(node: object, known: Fields | None) -> tuple[object, int]:
-    """Return a document with only its known fields, and the number of omitted ones; for None the whole document."""
+    """Return a document with only its known fields, and the number of omitted fields. None keeps all fields."""
     if known is None:
         return node, 0
     if isinstance(node, list):

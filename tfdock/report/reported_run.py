@@ -20,19 +20,19 @@ from tfdock.wheelhouse.run_states import failed_runs
 from tfdock.wheelhouse.store import RUN_SUFFIX, Wheelhouse
 
 _RECORD = "record.json"
-_MOST_RUNS = 200  #: Failed runs, the newest first, in which a run of a profile is searched.
-# Profiles and documents have these endings, and would be taken for logs without a failure.
+_MOST_RUNS = 200  #: How many of the newest failed runs are searched for a run of a profile.
+# Profiles and documents have these endings. They would look like logs without a failure.
 _NO_LOGS = (".yaml", ".yml", ".json")
 _NOBODYS = "the log is not of a build in this wheelhouse: its plan is unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSubject:
-    """Hold what a report is about. Anything may be missing; `notes` say what, and why.
+    """The run or other subject of a report. Any part may be missing; `notes` say which part, and why.
 
-    `file` is the profile's file, None if it has changed since the build. `fingerprint` belongs to the present
-    profile; it is empty if the profile is refused or not known. `installed` is what `doctor` says of the environment
-    in the folder `environment`.
+    `file` is the profile's file, None if it has changed since the build. `fingerprint` belongs to the current
+    profile; it is empty if the profile is refused or not known. `installed` is the result of `doctor` for the
+    environment in the folder `environment`.
     """
 
     name: str
@@ -52,10 +52,10 @@ class ReportSubject:
 def subject_of(
     name: str | None, profile: str | None, house: Wheelhouse, state: Path, preparer: Preparer
 ) -> ReportSubject:
-    """Return what `name` names: a record, a log, a folder of them, a build id or a profile; None means the newest
-    run that failed. `profile` is the profile that was built, used where no document has kept it.
+    """Return the subject that `name` names: a record, a log, the folder of either, a build id or a profile; for None,
+    the newest failed run. `profile` is the profile that was built, used if no document has a copy of it.
 
-    Raises ProfileError: `no-failed-run`, or `nothing-to-report` for a name that is none of these.
+    Raises ProfileError: `no-failed-run`, or `nothing-to-report` for any other name.
     """
     subject = _find(name, house, state, preparer)
     if profile and subject.profile is None:
@@ -71,11 +71,11 @@ def _find(name: str | None, house: Wheelhouse, state: Path, preparer: Preparer) 
         if not (runs := failed_runs(house, state)):
             raise _no_failed_run(house)
         return _from_run_document(runs[0])
-    # Try the surest meaning first: a file is unambiguous, other names need a search.
+    # Try an existing file or folder first: it is unambiguous. Other names need a search.
     path = Path(name)
     if path.is_dir():
         return _from_folder(UntrustedPath(path), name, house)
-    # The link that somebody typed is followed, and no other one: what belongs to a log lies beside the log.
+    # Follow a link only in the name that the user typed. Files that belong to a log are beside the log.
     if path.is_file() and (subject := _from_file(UntrustedPath(path.resolve().parent, path.resolve().name))):
         return subject
     if runs := failed_runs(house, state, name):
@@ -106,7 +106,7 @@ def _load_record(path: UntrustedPath) -> dict[str, Any] | None:
 
 
 def _from_run_document(path: UntrustedPath) -> ReportSubject:
-    """Return a run that did not end well."""
+    """Return the subject of a failed run."""
     document = load_document(path) or {}
     run = path.name.removesuffix(RUN_SUFFIX)
     record = _load_record(path.parent / _RECORD)
@@ -140,14 +140,14 @@ def _unchanged_file(profile: Mapping[str, Any]) -> str | None:
     if not (isinstance(path, str) and isinstance(text, str)):
         return None
     with suppress(OSError, ValueError, RuntimeError), open_plain_file(Path(path).resolve()) as file:
-        data = text.encode()  # Read no more than this: the run document may be a stranger's.
+        data = text.encode()  # Limits the read below: the run document may be a stranger's.
         return path if file and file.read(len(data) + 1) == data else None
     return None
 
 
 def _from_record(record: Mapping[str, Any], path: UntrustedPath) -> ReportSubject:
     name = record.get("log")
-    # Only the last part: the record may be a stranger's, and name any file.
+    # Use only the last part: the record may be a stranger's, and may name any file.
     log = path.parent / Path(name).name if isinstance(name, str) else None
     log = log if log and log.is_file() else None
     return ReportSubject(
@@ -160,8 +160,8 @@ def _from_record(record: Mapping[str, Any], path: UntrustedPath) -> ReportSubjec
 
 
 def _from_folder(folder: UntrustedPath, name: str, house: Wheelhouse) -> ReportSubject:
-    """Return the newest run that failed in the folder of a build, else its record."""
-    # Run ids begin with their time, so that names sort by age.
+    """Return the newest failed run in the folder of a build, or else its record."""
+    # Run ids begin with the time, so names are in order of age.
     if runs := [path for path in folder.entries() if path.name.endswith(RUN_SUFFIX)]:
         return _from_run_document(runs[-1])
     if record := _load_record(folder / _RECORD):
@@ -170,7 +170,7 @@ def _from_folder(folder: UntrustedPath, name: str, house: Wheelhouse) -> ReportS
 
 
 def _from_log(path: UntrustedPath) -> ReportSubject:
-    """Return the run of a log if its run document or its record lies beside it, else the log alone."""
+    """Return the run of a log if its run document or record is beside the log, or else the log alone."""
     run_document = run_document_path(path)
     if run_document.is_file():
         return _from_run_document(run_document)
@@ -181,7 +181,7 @@ def _from_log(path: UntrustedPath) -> ReportSubject:
 
 
 def _from_profile(name: str, house: Wheelhouse, state: Path, preparer: Preparer) -> ReportSubject:
-    """Return the newest run of a profile that failed; without one, the profile and how it is planned or refused."""
+    """Return the newest failed run of a profile; without one, the profile and its plan or its problems."""
     try:
         now = _plan_now(name, preparer)
     except ProfileError as error:
@@ -208,14 +208,14 @@ def _from_profile(name: str, house: Wheelhouse, state: Path, preparer: Preparer)
 
 
 def _is_run_of(path: UntrustedPath, now: ReportSubject) -> bool:
-    """Return whether a run belongs to a profile, by its build id or its file; the file's content may differ."""
+    """Return whether a run belongs to a profile, by its build id or its file; the file may have changed."""
     document = load_document(path) or {}
     is_file = _profile_of(document).get("path") == str(Path(now.file or "").absolute())
     return is_file or bool(now.fingerprint and document.get("build_id") == now.name)
 
 
 def _add_profile(subject: ReportSubject, preparer: Preparer, name: str) -> ReportSubject:
-    """Return a subject with the present profile, and with its plan if no document has stored one."""
+    """Return a subject with the current profile, and with its plan if no document has a plan."""
     now, notes = _plan_now(name, preparer), list(subject.notes)
     then = (subject.run_document or subject.record or {}).get("fingerprint")
     if subject.plan is None:
@@ -233,7 +233,7 @@ def _add_profile(subject: ReportSubject, preparer: Preparer, name: str) -> Repor
 
 
 def _plan_now(name: str, preparer: Preparer) -> ReportSubject:
-    """Return a profile as it is now, with its plan or the problems for which it is refused."""
+    """Return the current state of a profile, with its plan or the problems for which it is refused."""
     file = find_profile(name, preparer.knowledge)
     try:
         prepared: PreparedBuild = preparer.prepare(name)

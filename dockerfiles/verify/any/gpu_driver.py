@@ -1,4 +1,4 @@
-"""The driver, and the libraries that TensorFlow opens, each by its own account of its version.
+"""The versions of the driver and of the libraries that TensorFlow opens, as each of them reports it.
 
 facts: `opened`, names of libraries.
 """
@@ -11,7 +11,7 @@ import sys
 
 from probe import check
 
-# What a library is called -> its function that tells a version, whether that comes by a pointer, and how it is made.
+# Library -> its function for the version, whether a pointer receives the number, and how to split the number.
 TELLS = {
     "libcuda": ("cuDriverGetVersion", True, lambda n: (n // 1000, n % 1000 // 10)),
     "libcudart": ("cudaRuntimeGetVersion", True, lambda n: (n // 1000, n % 1000 // 10)),
@@ -40,13 +40,13 @@ def driver():
 
 
 def parts(number, since):
-    """8907 is 8.9.7, 90300 is 9.3.0: from a number on there are two digits for the second part."""
+    """Split a number: 8907 is 8.9.7, 90300 is 9.3.0. From `since` on, the second part has two digits."""
     major = 10000 if number >= since else 1000
     return number // major, number % major // 100, number % 100
 
 
 def version_of(name):
-    """As the library says; empty where it is not here, or there is no way to ask."""
+    """Return the version that a library reports; empty if it is missing, or no function for it is known."""
     tells = TELLS.get(name.split(".so")[0])
     library = opened(name) if tells else None
     if library is None:

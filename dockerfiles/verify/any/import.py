@@ -1,4 +1,4 @@
-"""TensorFlow imports, and says which it is."""
+"""TensorFlow can be imported, and reports its version."""
 
 from probe import passed
 

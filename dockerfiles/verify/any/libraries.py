@@ -1,6 +1,6 @@
-"""Which libraries are there: those that the wheel's own need, and those that it opens by name when it looks for GPUs.
+"""Find the libraries that the wheel's libraries need, and those that TensorFlow opens by name when it looks for GPUs.
 
-facts: `linked` and `opened`, names of libraries. Found is where each one is, or why it is of no use.
+facts: `linked` and `opened`, names of libraries. The result says where each library is, or why it cannot be loaded.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ def probe(facts):
 
 
 def in_packages(name):
-    """The package of NVIDIA's among Python's that has the library: TensorFlow looks for it there."""
+    """Find a library in NVIDIA's Python packages, where TensorFlow looks for it; None if none has it."""
     for folder in sys.path:
         for path in glob.glob(os.path.join(folder, "nvidia", "*", "lib", name)):
             return {"there": True, "where": os.path.relpath(path, folder)}
@@ -27,7 +27,7 @@ def in_packages(name):
 
 
 def in_system(name):
-    """Whether the loader finds it, by opening it."""
+    """Find out whether the system's loader finds a library, by opening it."""
     try:
         ctypes.CDLL(name)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What TensorFlow says of its build, where no function does: the names of the module itself."""
+"""What TensorFlow says about its build. No function returns it here, so the module's variables are read."""
 
 from probe import passed
 

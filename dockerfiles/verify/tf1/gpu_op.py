@@ -1,6 +1,6 @@
-"""The first ops on the GPU, in a session that may not place them elsewhere. How long they take.
+"""Run and time the first ops on the GPU, in a session that may not place them elsewhere.
 
-What they compute with is fed: TensorFlow works out constants beforehand, on the CPU.
+The inputs are fed: TensorFlow would compute with constants in advance, on the CPU.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The gradient of sum(x x) against the one that is worked out by hand: row sums and column sums of x."""
+"""Compare the gradient of sum(x x) with the one computed by hand, from row sums and column sums of x."""
 
 from probe import check
 

@@ -1,6 +1,6 @@
-"""A computation in a scope that XLA compiles, against the same one outside; and XLA's own ops in its run's timeline.
+"""Compare a computation that XLA compiles with the same one without XLA, and find XLA's ops in the run's timeline.
 
-Where XLA compiled nothing the result is right all the same: only the timeline tells.
+The result is right even if XLA compiled nothing: only the timeline shows that.
 """
 
 from probe import check, near, skipped
@@ -23,7 +23,7 @@ def probe(facts):
             options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
             found = session.run(compiled, values, options=options, run_metadata=timeline).ravel().tolist()
     nodes = [node for device in timeline.step_stats.dev_stats for node in device.node_stats]
-    # `_XlaLaunch` up to 1.12, `_XlaRun` since; before the op the timeline has the node's name.
+    # `_XlaLaunch` up to 1.12, `_XlaRun` since then. In a label, the name of the node precedes the op.
     ops = sorted(set(op for op in ("_XlaLaunch", "_XlaCompile", "_XlaRun") for n in nodes if op in n.timeline_label))
     told = ", ".join(["{0:.6f}".format(value) for value in found] + [" and ".join(ops) or "no op of XLA's ran"])
     wanted = ", ".join(["{0:.6f}".format(value) for value in expected] + ["compiled by XLA"])
@@ -33,7 +33,7 @@ def probe(facts):
 
 
 def scope(v1):
-    """What marks ops to be compiled together; before 1.15 in a module that takes long to import."""
+    """Return the scope whose ops XLA compiles together. Before 1.15, its module is slow to import."""
     experimental = getattr(getattr(v1, "xla", None), "experimental", None)
     if hasattr(experimental, "jit_scope"):
         return experimental.jit_scope
@@ -43,7 +43,7 @@ def scope(v1):
 
 
 def knows_xla():
-    """Whether an op of XLA's is registered; where TensorFlow does not list its ops, one is believed to be."""
+    """Return whether an op of XLA is registered; True if this TensorFlow cannot list its ops."""
     from tensorflow.python import pywrap_tensorflow as core
 
     if not hasattr(core, "TF_GetAllOpList"):

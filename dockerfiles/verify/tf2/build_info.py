@@ -1,4 +1,4 @@
-"""What TensorFlow says of its build."""
+"""What TensorFlow says about its build."""
 
 from probe import passed
 

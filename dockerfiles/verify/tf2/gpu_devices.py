@@ -1,4 +1,4 @@
-"""The GPUs that TensorFlow uses. Where it finds none only its log says so: the list counts, not an exception."""
+"""The GPUs that TensorFlow uses. Without a GPU there is no exception: the list is empty, and the log says why."""
 
 from probe import check
 

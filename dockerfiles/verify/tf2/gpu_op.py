@@ -1,6 +1,6 @@
-"""The first ops on the GPU: a product of matrices, and kernels that TensorFlow generates. How long they take.
+"""Run and time the first ops on the GPU: a product of matrices, and kernels that TensorFlow generates.
 
-Without `set_soft_device_placement(False)` they would run on the CPU where there is no GPU, and give the same numbers.
+If there is no GPU, soft device placement would run the ops on the CPU, with the same numbers; so it is switched off.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""A function that XLA must compile, against the same one uncompiled; and the program that XLA made of it."""
+"""Compare a function that XLA must compile with the same one uncompiled, and get the program that XLA made."""
 
 from probe import check, near, skipped
 
@@ -20,14 +20,14 @@ def compare(facts, **jit):
         x = tf.constant([[0.1, 0.2], [0.3, 0.4]])
         compiled = tf.function(lambda x: compute(tf, x), **jit)
         plain, fast = float(compute(tf, x)), float(compiled(x))
-        proof = program(compiled, x)  # here: it compiles anew, for the device that is the first choice
+        proof = program(compiled, x)  # inside `with`: XLA compiles again, for the preferred device
     expected = "{0:.6f}, compiled by XLA".format(plain)
     found = "{0:.6f}, {1}".format(fast, proof or "no program of XLA's")
     return check(near([fast], [plain]) and bool(proof), expected, found, "wrong, or not compiled by XLA")
 
 
 def program(compiled, x):
-    """What there is of XLA's own program for the function; empty for none."""
+    """Return the length of XLA's program for the function, as text; empty if there is no program."""
     text = compiled.experimental_get_compiler_ir(x)(stage="optimized_hlo")
     text = text.decode() if isinstance(text, bytes) else str(text)
     return "{0} lines of HLO".format(text.count("\n")) if text.startswith("HloModule") else ""

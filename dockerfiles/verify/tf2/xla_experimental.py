@@ -1,4 +1,4 @@
-"""As xla.py, for the release that calls it `experimental_compile`."""
+"""The check of xla.py, for the release that calls `jit_compile` `experimental_compile`."""
 
 import os
 

@@ -192,7 +192,7 @@ def _pip(wheel: AdvisedWheel, python: str | None) -> str:
 
 
 def _pythons(versions: Sequence[str]) -> str:
-    """Return such as `Python 2.7, 3.5 to 3.7`."""
+    """Return a text such as `Python 2.7, 3.5 to 3.7`."""
     runs = python_spans(versions)
     return f"Python {', '.join(first if first == last else f'{first} to {last}' for first, last in runs)}"
 
@@ -309,7 +309,7 @@ def _vendor(advice: Advice) -> Iterator[str]:
 def _build(advice: Advice, output: Path | None) -> str:
     if output:
         return f"`tfdock build {shlex.quote(str(output))}`"
-    # Many GPUs would make too long a file name.
+    # The names of many GPUs would make the file name too long.
     name = f"{'-'.join(service.gpu.gpu for service in advice.gpus)[:40]}.yaml"
     return f"`{_again(advice, output=name)}`, then `tfdock build {name}`"
 

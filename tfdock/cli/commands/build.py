@@ -211,11 +211,11 @@ def build(
 
 
 def _detach(session: BuildSession, prepared: Sequence[PreparedBuild], *, force: bool) -> Callable[[Result], None]:
-    """Continue in a child process; the command prints its id and ends. Return the recorder of a build's end.
+    """Continue in a child process: the command prints its id and ends. In the child, return the recorder of results.
 
-    Raises EngineUnavailable before that.
+    Raises EngineUnavailable in the command, before it ends.
     """
-    # No other build needs them.
+    # Imported here: only builds in the background need these modules.
     from tfdock.host.background import go_on_in_background
     from tfdock.wheelhouse.run_states import BuildNotes
 
@@ -264,7 +264,7 @@ def _wanted(
     house = Wheelhouse(settings.wheelhouse)
     # There is no official wheel for a user's own source.
     new = [build for build in prepared if not build.written.profile.source.is_own]
-    # By sizes: each build reads its wheel itself, and once is enough.
+    # Compare sizes only: each build hashes its wheel itself, and once is enough.
     plans = ((build, build.plan) for build in new)
     new = [build for build, plan in plans if not house.has(plan.build_id, plan.fingerprint, plan.trust.name)]
     if not new:

@@ -234,7 +234,7 @@ def _write_way_out(
     if way is None:
         return None
     text = _changed_text(written, way.change)
-    # Somebody may have sat before the question for long.
+    # The user may have taken long to answer.
     if preparer.read(name).text != written.text:
         raise _not_taken(name, "the file was changed meanwhile", "run it again")
     write_bytes(path, text.encode(), keep=True, follow=True)
@@ -318,7 +318,7 @@ def _show(result: _CheckResult) -> None:
     for note in result.notes:
         console.tell(f"note: {note}")
     for row in result.online:
-        # A row with a problem has the finding in its error.
+        # The error of a row with a problem has the finding already.
         console.result(
             f"  {row.status:<11}  {row.kind:<7}  {row.name}  {'' if row.exit_code else row.found}".rstrip()
         )

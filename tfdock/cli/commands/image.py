@@ -162,7 +162,7 @@ def _select(
 
 
 def _planner(settings: Settings, *, allow_untested: bool) -> Callable[[str], BuildPlan]:
-    """Return what plans a profile; it reads the knowledge base when it is called."""
+    """Return a function that plans a profile. Each call reads the knowledge base."""
     return lambda name: preparer_for(settings, allow_untested=allow_untested).prepare(name).plan
 
 
@@ -222,7 +222,7 @@ def _split_names(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple
 
 
 def _is_repository(name: str) -> bool:
-    """Return whether a name is no file and begins with a host, as in `localhost:5000/wheels`."""
+    """Return whether a name is not a file and begins with a host, as in `localhost:5000/wheels`."""
     host, slash, _ = name.partition("/")
     # Docker recognises a host by a dot, a colon, or the name `localhost`.
     looks = "://" in name or (bool(slash) and host not in (".", "..") and ("." in host or ":" in host))

@@ -127,7 +127,7 @@ _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']*)["']""")
 
 
 def _extras(inspection: Inspection) -> dict[str, list[str]]:
-    """Return extra -> the requirements that it installs, by METADATA."""
+    """Return extra -> the requirements that it installs, according to METADATA."""
     extras: dict[str, list[str]] = {extra: [] for extra in inspection.metadata.provides_extra}
     for line in inspection.metadata.requires_dist:
         installed, _, marker = map(str.strip, line.partition(";"))

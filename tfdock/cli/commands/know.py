@@ -48,14 +48,14 @@ def _print(lines: Iterable[str]) -> None:
 
 
 def _print_list(lines: Iterable[str]) -> None:
-    """Print a long list: on a terminal with fewer lines through PAGER, as git does."""
+    """Print a list. If it is longer than the terminal, use PAGER, as git does."""
     text = [part for line in lines for part in console.wrapped(line, console.width(sys.stdout))]
     fits = not sys.stdout.isatty() or len(text) < shutil.get_terminal_size().lines
     pager = os.environ.get("PAGER", "less" if shutil.which("less") else "")
     if fits or pager in ("", "cat") or os.environ.get("TERM") == "dumb":
         _print(text)
         return
-    environment = {"LESS": "FRX", **os.environ}  # as git: colours, and a short text stays on the screen
+    environment = {"LESS": "FRX", **os.environ}  # as in git: show colours, and keep a short text on the screen
     with subprocess.Popen(pager, shell=True, stdin=subprocess.PIPE, env=environment) as process:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pager handles Ctrl-C
         process.communicate("".join(f"{line}\n" for line in text).encode(sys.stdout.encoding, "backslashreplace"))
@@ -262,7 +262,7 @@ def _release_list(base: KnowledgeBase, rows: Sequence[Release]) -> Iterator[str]
 
 
 def _pythons(versions: Sequence[str]) -> str:
-    """Return such as `2.7 3.3-3.6`."""
+    """Return a text such as `2.7 3.3-3.6`."""
     return " ".join(first if first == last else f"{first}-{last}" for first, last in python_spans(versions))
 
 
@@ -299,7 +299,7 @@ def _value(value: object) -> str:
 @app.command(
     epilog="Examples: `tfdock explain`, `tfdock explain target-not-in-toolkit`, `tfdock explain MIOPEN_LOG_LEVEL`, "
     "`tfdock explain deterministic`.",
-    # A flag of XLA's is an argument.
+    # A flag of XLA begins with `--`, but is an argument.
     context_settings={"ignore_unknown_options": True},
 )
 @command("tfdock.explain/1", "knowledge")

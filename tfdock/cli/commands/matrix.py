@@ -134,7 +134,7 @@ def _warn_unreachable(error: NetworkError) -> None:
 
 
 def _print_cells(cells: Cells, wanted: Format, shards: int | None) -> None:
-    """Print the cells in the format that is asked for."""
+    """Print the cells in the format `wanted`."""
     planned = jobs_of(cells, shards)
     match wanted:
         case "json":

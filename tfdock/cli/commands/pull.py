@@ -150,7 +150,7 @@ class _NotInRegistries(NetworkError):
 
 @dataclass(frozen=True, slots=True)
 class _ImageFinder:
-    """Find the image of a name: of an image, of a build id, or of a profile."""
+    """Finds the image for a name: the name of an image, a build id or a profile."""
 
     settings: Settings
     wish: Wish
@@ -158,7 +158,7 @@ class _ImageFinder:
     allow_untested: bool = field(kw_only=True)
 
     def item(self, name: str) -> _PullItem:
-        """Return the builds to pull for an image, build id or profile. Raise ProfileError."""
+        """Return the item to pull for the name of an image, a build id or a profile. Raise ProfileError."""
         _check_no_wheel(name)
         if _is_image(name):
             asked = parse_reference(name, _REFERENCE_FIX)

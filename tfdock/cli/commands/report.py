@@ -32,7 +32,7 @@ from tfdock.wheelhouse.store import kept_files
 
 
 def _file(text: str) -> Path:
-    # To Path, `folder/` is a file `folder`.
+    # `Path` drops the slash, so `folder/` would mean a file `folder`.
     if text.endswith("/"):
         raise typer.BadParameter(f"`{console.clean(text)}` is a folder: name a file in it")
     return Path(text)
@@ -114,7 +114,7 @@ def report(
 
 
 def _find_record(name: str, wheelhouse: Path, state: Path) -> UntrustedPath:
-    """Return the file of the record that `name` names. Raises ProfileError where there is none."""
+    """Return the file of the record that `name` names. Raises ProfileError if there is no record."""
     path = Path(name)
     if path.is_file():
         path = path.resolve()

@@ -23,8 +23,8 @@ from tfdock.run.journal import living_runs
 from tfdock.wheelhouse.run_states import RunState, run_states
 from tfdock.wheelhouse.store import Wheelhouse
 
-_SHOWN = 10  #: Builds that have ended. `tfdock wheelhouse list` has all wheels.
-_LOOK = 0.5  #: Seconds between two looks at a log.
+_SHOWN = 10  #: The most ended builds to list. `tfdock wheelhouse list` has all wheels.
+_LOOK = 0.5  #: Seconds between two reads of a log.
 _TAIL = 4096  #: Bytes of the log that are printed before following it.
 
 
@@ -122,7 +122,7 @@ def _runs(settings: Settings) -> list[RunState]:
 
 
 def _find(name: str | None, settings: Settings) -> RunState:
-    """Return the run of this name: the newest running one, or else the last run that ended."""
+    """Return the run of this name: the newest running run, or else the last run that ended."""
     runs, names = _runs(settings), {name}
     if name and not any(name in (run.run, run.build_id) for run in runs):
         with suppress(TfdockError):  # for a profile, also find builds whose documents do not name the profile

@@ -130,11 +130,11 @@ def trace(
         raise typer.BadParameter(f"name the script that runs with the wheel: `tfdock trace {place} train.py`")
     tracer = Tracer(xprof=xprof, rows=knowledge_for(settings).slow_causes)
     sources = source_files(source) if source else []
-    # With the process's number: two may start at once.
+    # Add the process id: two traces may start in the same second.
     folder = out / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
     try:
         if script:
-            script = script[script[0] == "--" :]  # click keeps the one that stands before a script
+            script = script[script[0] == "--" :]  # click keeps the `--` before a script
             check_script(script)
             with _script_place(settings, place, script, xprof, as_json=as_json) as runs_in:
                 run = Script(place=runs_in, words=script, skip=skip, steps=steps)
@@ -145,7 +145,7 @@ def trace(
             found = tracer.read([Path(place)], folder)
     finally:
         with suppress(OSError):
-            folder.rmdir()  # empty where nothing was recorded
+            folder.rmdir()  # it is empty if nothing was recorded
     if sources and (types := list(dict.fromkeys(one.type for one in found.facts.operations[:_SHOWN]))):
         found = replace(found, sources=registrations(sources, types))
     from tfdock.cli.pages.measured_pages import trace_page  # here: it loads jinja2
@@ -158,7 +158,7 @@ def trace(
             console.result(line)
     if show:
         tracer.show(found, partial(stoppable, kept=_KEPT), lambda address: console.tell(f"{address}  Ctrl-C ends it"))
-    # As a shell has it: of a script that a signal ended, 128 and the signal's number.
+    # As in a shell: if a signal ended the script, the status is 128 plus the number of the signal.
     raise typer.Exit(found.status if found.status >= 0 else 128 - found.status)
 
 
@@ -169,7 +169,7 @@ def _script_place(
     """Yield where a script runs: a Python of this machine, or a wheel in a container."""
     if not is_wheel(place):
         python, tensorflow = tensorflow_python(place)
-        # Before the script takes its time. What TensorFlow 1.x reports needs no xprof.
+        # Check this before the script runs for long. The reports of TensorFlow 1.x need no xprof.
         if (tensorflow / "python/profiler/trace.py").is_file():
             xprof_python(xprof)
         stopping = partial(stoppable, kept=_KEPT)
@@ -232,7 +232,7 @@ def _table(title: str, style: console.Style, rows: Iterable[tuple[str, ...]]) ->
 
 
 def _operation(one: TracedOperation) -> tuple[str, ...]:
-    # The call of a function precedes the names of the operations in it.
+    # The name of a function's call precedes the names of the operations in the function.
     node = one.node.removeprefix("StatefulPartitionedCall/") or "called by Python"
     told = console.clean(f"{one.type}  {node} {one.inputs}".strip())
     return f"{100 * one.share:.0f} %", _milliseconds(one.seconds), f"{one.calls}×", told

@@ -222,7 +222,7 @@ def _lines(verification: Verification) -> Iterator[str]:
 
 
 def _ending(document: Mapping[str, Any]) -> str:
-    """Return such as `17 passed, 7 skipped: tensorflow_cpu-2.18.0-….whl, tried in python:3.11-slim-bookworm`."""
+    """Return text such as `17 passed, 7 skipped: tensorflow_cpu-2.18.0-….whl, tried in python:3.11-slim-bookworm`."""
     counted = Counter(check.status for check in document["checks"])
     counts = ", ".join(f"{counted[status]} {status}" for status in ("passed", "failed", "skipped") if counted[status])
     against = f", against {document['profile']}" if document["profile"] else ""

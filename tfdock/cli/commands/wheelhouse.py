@@ -189,7 +189,7 @@ def serve(
     On loopback, only requests for `localhost` or an IP address are answered. So no other web page can read the wheels
     through your browser. With another `--host`, all requests are answered.
     """
-    import asyncio  # see above
+    import asyncio  # only `serve` needs asyncio
 
     from tfdock.wheelhouse import server
 
@@ -222,7 +222,7 @@ def serve(
 
 
 def _example(folder: Path, files: Iterable[str]) -> str:
-    """Return such as `tensorflow[and-cuda]==2.18.0+cuda12.5.sm86`: a wheel of the index, in pip's words."""
+    """Return a requirement for a wheel of the index, such as `tensorflow[and-cuda]==2.18.0+cuda12.5.sm86`."""
     file = min(files, default="")
     if not file:
         return ""
@@ -232,7 +232,7 @@ def _example(folder: Path, files: Iterable[str]) -> str:
 
 
 def _installing(address: ServerAddress, wanted: str) -> Iterator[tuple[str, str]]:
-    """Yield how pip and uv install from the index, and the wheel's requirements from their usual index."""
+    """Yield the commands of pip and uv that install from the index, and the requirements from the usual index."""
     url = f"{address.url}simple/"
     # By default, pip accepts plain HTTP only from this machine.
     trusted = "" if address.loopback else f"--trusted-host {address.name} "

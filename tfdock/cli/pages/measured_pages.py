@@ -19,7 +19,7 @@ _LEAST = math.log(1.1)  #: The plot reaches at least from 10 % faster to 10 % sl
 
 
 def trace_page(report: TraceReport, lead: str) -> str:
-    """Return the page of a report, with a `lead` line. The same report always gives the same text."""
+    """Return the page of a report. `lead` is the line below its title. The same report always gives the same text."""
     facts = report.facts
     faults = [cause for cause in report.causes if cause.is_fault]
     parts = {**facts.parts, "runs Python inside a graph": facts.python_share}

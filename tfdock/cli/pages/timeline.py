@@ -96,7 +96,7 @@ def shares(parts: Sequence[tuple[str, str, int]]) -> list[Bar]:
 
 def colours(executed: Mapping[str, int]) -> dict[str, str]:
     """Return the colour of each kind of executed action. Only the most frequent kinds get their own colour."""
-    # Equal counts by name, so that the page is the same every time.
+    # Sort equal counts by name, so that the page is the same every time.
     kinds = sorted(executed, key=lambda kind: (-executed[kind], kind))
     return {kind: f"kind-{index}" if index < _KINDS else "kind-other" for index, kind in enumerate(kinds)}
 
@@ -125,10 +125,10 @@ def _legend(actions: Sequence[TracedAction], kinds: Mapping[str, str]) -> Iterat
 
 
 def _ticks(span: float) -> Iterator[AxisTick]:
-    """Yield a few round times."""
+    """Yield a few round times on the axis."""
     step = next(step for step in _steps() if span / step <= _TICKS)
     for index in range(int(span / step) + 1):
-        if 100 * index * step / span < 93:  # there is room for the label
+        if 100 * index * step / span < 93:  # leave room for the label
             yield AxisTick(x=round(100 * index * step / span, 3), label=console.duration(index * step))
 
 
