@@ -405,7 +405,7 @@ def test_a_dead_address_is_told_with_the_sum_that_the_build_looked_up() -> None:
     assert "(its sha256 stands beside the address in the source)" in finding.fix
     (finding,) = diagnosed(told, f"tfdock:   archive: https://gone.example/x.tgz, sha256 {'a' * 64}\n").findings
     assert "The server has no https://gone.example/x.tgz" in finding.cause
-    assert f"has the same file (sha256 {'a' * 64}). Name both in a row of `source_archives.yaml`" in finding.fix
+    assert f"the same file (sha256 {'a' * 64}). Name both" in finding.fix
 
 
 def test_values_come_from_the_line_or_others_and_have_words_where_the_log_says_nothing() -> None:
