@@ -1,7 +1,7 @@
 """Read figures of a build from Bazel's build event file (`--build_event_json_file`) and its output lines. Pure.
 
-The file is one JSON object a line. Figures that a version of Bazel does not report are None or empty. Torn lines, and
-lines of another shape, are skipped.
+Each line of the file is a JSON object. Figures that a version of Bazel does not report are None or empty. Torn lines,
+and lines of another shape, are skipped.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Figures:
 class Step:
     """An action with the seconds it took."""
 
-    name: str  #: What it makes.
-    seconds: float  #: How long it took.
+    name: str  #: What the action makes.
+    seconds: float  #: How long the action took.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ def _with_output(build: BuildEvents, texts: Iterable[str]) -> BuildEvents:
         for critical in _CRITICAL_SECONDS.finditer(text):
             build = replace(build, critical_seconds=float(critical[1]))
         if path := _CRITICAL.findall(text):
-            # Bazel begins with the last one.
+            # Bazel prints the last action of the path first.
             steps = (Step(name=name, seconds=float(seconds)) for seconds, name in reversed(path))
             build = replace(build, critical=tuple(steps))
     return build

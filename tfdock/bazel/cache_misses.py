@@ -30,7 +30,7 @@ _HASH = 16  #: Hexadecimal digits kept of a hash: enough to tell two contents ap
 class InputDifference:
     """One difference from the last build."""
 
-    kind: str  #: What kind of thing.
+    kind: str  #: The kind of the input.
     text: str  #: The difference in words.
     reaches: bool = True  #: Whether it can make compiled actions miss the cache.
 
@@ -60,7 +60,7 @@ class Inputs:
 class CacheMissReport:
     """The comparison of a build with the last one."""
 
-    since: Mapping[str, str] | None = None  #: The build used for the comparison; null without one.
+    since: Mapping[str, str] | None = None  #: The build used for the comparison; null if there was none.
     sentences: tuple[str, ...] = ()  #: The answer in words.
     differences: tuple[InputDifference, ...] = ()  #: What differs.
     not_compared: tuple[str, ...] = ()  #: The parts that could not be compared.
@@ -89,7 +89,7 @@ def _short_hash(content: str | bytes) -> str:
 
 
 def inputs_of(record: Mapping[str, Any], kept: object) -> Inputs:
-    """Read a record and the files kept beside it. Unreadable ones are left out."""
+    """Read a record and the files kept beside it. Unreadable values are left out."""
     plan = _map(record.get("plan"))
     image = _map(plan.get("image"))
     document = _map(kept)
@@ -143,7 +143,7 @@ def differences(before: Inputs, after: Inputs) -> Iterator[InputDifference]:
     yield from _variable_differences(before.environment, after.environment)
     if before.context is not None and after.context is not None:
         yield from _context_differences(before, after, before.context, after.context)
-    # Last, because it results from the differences above and explains their effect.
+    # This comes last, because it results from the differences above and explains their effect.
     if before.toolchain_key != after.toolchain_key:
         text = (
             f"toolchain key {before.toolchain_key} -> {after.toolchain_key}: another disk cache, which shares nothing"
@@ -166,7 +166,7 @@ def _toolchain_differences(before: Sequence[str], after: Sequence[str]) -> Itera
 
 
 def _tools(lines: Iterable[str]) -> dict[tuple[str, str], str]:
-    """`package NAME VERSION ARCHITECTURE`, `tool PATH SHA256`, `bazel VERSION` … -> (kind, name) -> the rest."""
+    """Read lines `package NAME VERSION ARCHITECTURE`, `tool PATH SHA256`, `bazel VERSION`: (kind, name) -> rest."""
     tools = {}
     for line in lines:
         kind, _, rest = line.partition(" ")
@@ -180,7 +180,7 @@ def _describe_tool(kind: str, name: str, old: str | None, new: str | None) -> st
         return "files of the image outside of packages changed"
     if kind == "tool":
         old, new = (value and f"{value[:12]}…" for value in (old, new))
-    else:  # the architecture only where it alone differs
+    else:  # show the architecture only if nothing else differs
         versions = [value and value.partition(" ")[0] for value in (old, new)]
         old, new = versions if versions[0] != versions[1] else (old, new)
     return _describe_change(f"{'Bazel' if kind == 'bazel' else kind} {name}".rstrip(), old, new)
@@ -222,7 +222,7 @@ def _list_names(names: Sequence[str]) -> str:
 
 def _option_differences(kind: str, before: Sequence[str], after: Sequence[str]) -> Iterator[InputDifference]:
     removed, added = (
-        # Not sets: a flag such as `--copt` may occur twice, and one of the two may be removed.
+        # Do not use sets: a flag such as `--copt` may occur twice, and one of the two may be removed.
         list((Counter(before) - Counter(after)).elements()),
         list((Counter(after) - Counter(before)).elements()),
     )
@@ -262,7 +262,7 @@ def _context_differences(
 ) -> Iterator[InputDifference]:
     # Skip the file: it repeats the variables, which are listed one by one.
     skipped = {_ENVIRONMENT} if before.environment != after.environment else set()
-    # Its first line names the build.
+    # The first line of the Dockerfile names the build.
     skipped |= {"Dockerfile"} if before.build_id != after.build_id else set()
     for path in sorted({*old, *new} - skipped):
         if old.get(path) == new.get(path):
@@ -331,5 +331,5 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _short(digest: str | None) -> str | None:
-    """`sha256:ab12cd34ef56…`."""
+    """Return a digest in its short form: `sha256:ab12cd34ef56…`."""
     return f"{digest[:19]}…" if digest else None

@@ -15,7 +15,7 @@ _CEREMONY = re.compile(
 )
 _PROCESSES = re.compile(rf"INFO: {_COUNT} process(?:es)?: (.*)")
 _PART = re.compile(rf"({_COUNT}) (.+)")
-# As Java, Bazel (`GET returned`), curl and git, the C library, and apt (`resolving`) say it.
+# The words of Java, Bazel (`GET returned`), curl, git, the C library and apt (`resolving`).
 _NETWORK = re.compile(
     r"UnknownHostException|Unknown host|Connection refused|Connection reset|[Cc]onnect(?:ion)? timed out|"
     r"Network is unreachable|No route to host|GET returned (?:4|5)\d\d|Could not resolve host|"
@@ -40,7 +40,7 @@ _COMPILER_ERROR = re.compile(
     # ptxas, nvlink, fatbinary and nvcc themselves. Leave out lines that only report another error in the list.
     r"|(?:nvcc|ptxas|nvlink|fatbinary|cudafe\+\+)(?: [^\s;]{1,400}, line [0-9]{1,7};)? {1,4}(?:error|fatal) {0,4}: "
     r"(?!'[^']{1,80}' died|Ptx assembly aborted)"
-    # Drivers: an unknown option, a file that lacks.
+    # Drivers: an unknown option, a missing file.
     r"|(?:[^\s:]{0,200}/)?(?:[a-z0-9_]{1,40}-){0,4}(?:gcc|g\+\+|cc1|cc1plus|clang|clang\+\+|hipcc)(?:-[0-9.]{1,9})?: "
     r"(?:fatal )?error: (?!linker command failed|unable to execute command)"
     r"|LLVM ERROR: |fatal error: error in backend: "
@@ -82,7 +82,7 @@ def processes(text: str) -> dict[str, int]:
 
 
 def _summary(text: str) -> Iterator[tuple[str, int]]:
-    """`3 disk cache hit, 10 local.` -> (name, count)."""
+    """Yield (name, count) from `3 disk cache hit, 10 local.`"""
     for part in text.rstrip().removesuffix(".").split(", "):
         if match := _PART.fullmatch(part):
             yield match[2], _number(match[1])

@@ -1,6 +1,6 @@
 """Read Bazel's JSON trace profile (`--profile`): which action ran when, where, and from which cache. Pure.
 
-Bazel has written two shapes: a list, and an object with `traceEvents`. Both have one event a line and are read line
+Bazel has written two shapes: a list, and an object with `traceEvents`. Each line has one event. Both are read line
 by line, because a profile of TensorFlow is too large for memory. A truncated profile yields its complete events.
 """
 
@@ -27,8 +27,8 @@ _PATH_NAME = re.compile(r"action '(.*)'$")
 # Bazel merges short events of a thread when a profile grows large.
 _MERGED = re.compile(r"merged \d+ events")
 _MICRO = 1_000_000
-_NAME = 300  #: The most characters of a name, because rules choose the names and the record has them.
-#: The most kinds of actions, and steps of the critical path, to store: the record has them too.
+_NAME = 300  #: The most characters of a name, because rules choose the names and the record stores them.
+#: The most kinds of actions, and steps of the critical path, to store: the record stores these too.
 _MNEMONICS, _STEPS = 200, 300
 #: Events that are read. A container may have written the profile, and the events are held in memory.
 _MOST = 1_000_000
@@ -36,7 +36,7 @@ _MOST = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedAction:
-    """An action: its start in seconds since Bazel began, its duration in seconds, and its lane, counted from 0.
+    """An action: its start in seconds since Bazel began, its duration in seconds, and its thread's lane, from 0.
 
     `mnemonic` is empty if this Bazel does not report it; executed actions always have one.
     """
@@ -121,7 +121,7 @@ def _actions(rows: list[tuple[int, int, int, str, str]], marks: Mapping[int, lis
 
 
 def _first_within(marks: Sequence[_Mark], start: int, took: int) -> _Mark | None:
-    # Only the first: a container may write a million marks, and a million actions around all of them.
+    # Look only at the first mark: a container may write a million marks, and a million actions around all marks.
     place = bisect_left(marks, start, key=lambda mark: mark.start)
     return marks[place] if place < len(marks) and marks[place].start <= start + took else None
 

@@ -34,7 +34,7 @@ from tfdock.plan.resources import after_memory
 from tfdock.types import ExpectedFiles, Mount
 
 _RULES = "--include=WORKSPACE* --include=*.bzl --include=*.bazel"
-_MOST_RULES = 1 << 20  #: Bytes of the rules beside an address.
+_MOST_RULES = 1 << 20  #: The most bytes of rules that are read around an address.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,8 @@ def fetch_downloads(run: BuildRun, image: ImageResult) -> None:
     lock = run.session.cache.root / "locks" / "repository"
     own, repository = run.request.repository is not None, run.request.repository or run.session.cache.repository
     with run.phase("fetch"), held(lock, "the repository cache", alone=True, waiting=waiting):
-        if run.session.engine_info.local:  # an engine elsewhere has its caches there
-            # A build may have shut folders of the cache. Three levels lead to `content_addressable/sha256/<hash>`.
+        if run.session.engine_info.local:  # an engine on another machine has its caches there
+            # A build may have removed permissions. Three levels lead to `content_addressable/sha256/<hash>`.
             open_up(repository.resolve(), 3)
             check_writable(repository, 3)
         _unpack_external(run, image)
@@ -101,7 +101,7 @@ def _put_source_archives(run: BuildRun, image: ImageResult, repository: Path) ->
     """Put archives whose own addresses are dead into the repository cache, before Bazel asks for them."""
     mirror, check = run.session.settings.archives, partial(run.supervisor.check, "fetch")
     rows = source_archives_of(run.session.knowledge, run.plan.resolution.release)
-    # Nobody is known to have an archive without an address. A bundle already has these archives: a fetch made it.
+    # An archive without an address cannot be downloaded. A bundle already has these archives: a fetch made it.
     rows = tuple(row for row in rows if addresses(row, mirror))
     if not rows or run.request.inputs:
         return
@@ -117,7 +117,7 @@ def _put_source_archives(run: BuildRun, image: ImageResult, repository: Path) ->
                 run.tell(f"{row.archive} is no longer at its own address; downloading it from another address")
                 download(row, cache, mirror, check)
     if not is_local:
-        # The cache of an engine elsewhere is reached through its containers alone.
+        # For an engine on another machine, only containers on that machine reach the cache.
         spec = phase_container(run, image, run.plan.fetch, network=False)
         copy = ("/bin/sh", "-c", f"cp -R {GIVEN}/. {REPOSITORY_CACHE}/")
         mounts = (*spec.mounts, Mount(source=str(folder), target=GIVEN, read_only=True, given=True))
@@ -129,14 +129,14 @@ def _put_source_archives(run: BuildRun, image: ImageResult, repository: Path) ->
 def _fetch_phase(run: BuildRun) -> Phase:
     """Return the fetch phase of the plan, through the mirror of this machine's settings."""
     fetch, mirror = run.plan.fetch, run.session.settings.archives
-    # With a bundle nothing comes from a network.
+    # With a bundle, nothing is downloaded.
     if mirror is None or run.request.inputs:
         return fetch
     return through_mirror(fetch, mirror, run.plan.resolution.bazel, run.session.knowledge)
 
 
 def _name_lost_archive(run: BuildRun, image: ImageResult, failure: TfdockError) -> None:
-    """Add to a failed download its archive, the sum, and how to name another address."""
+    """Add the archive, its sha256 and a way to set another address to the error of a failed download."""
     found = failed_download((*run.supervisor.output.errors, *run.supervisor.output.tail))
     if found is None:
         return
@@ -145,7 +145,7 @@ def _name_lost_archive(run: BuildRun, image: ImageResult, failure: TfdockError) 
     row = example_row(url, sha256, run.plan.resolution.release.release)
     problem, *others = failure.problems
     message = f"{problem.message}\n  archive: {url}, sha256 {sha256 or 'beside the address in the source'}"
-    # Only after what may help at once: the server may be back soon.
+    # This fix comes last: the server may be back soon.
     fix = f"if the address is dead for good, add {HOW_TO_ADD}: `{row}`"
     failure.problems = (replace(problem, message=message, fixes=(*problem.fixes, fix)), *others)
 
@@ -221,7 +221,7 @@ def _attempt_row(plan: BuildPlan, ended: str) -> dict[str, Any]:
 
 
 def _with_less(run: BuildRun, error: OutOfMemory, doing: str) -> BuildRun:
-    """Return the run with the plan of a second attempt, and tell it. Raise the error if nothing can shrink."""
+    """Report and return the run with the plan of a second attempt. Raise the error if nothing can shrink."""
     less = after_memory(run.plan.resources, of_bazel=error.of_bazel)
     if less is None:
         raise error

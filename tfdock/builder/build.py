@@ -48,8 +48,8 @@ def build(session: BuildSession, request: BuildRequest, listen: events.Listener)
     """
     plan, house = request.prepared.plan, session.wheelhouse
     if not house.root.exists() and not (session.pulls and session.settings.registries):
-        session.engine.info()  # without an engine nothing begins, and no folder is left
-    # First: the lock of the build lies in the wheelhouse, and here an unusable folder gets its own message.
+        session.engine.info()  # without an engine, fail before any folder is created
+    # Do this first: the build's lock is in the wheelhouse, and an unusable folder gets its own message here.
     make_folder(house.root)
     with _file_errors(session), house.locked(plan.build_id):
         # Check under the lock: the previous holder may have made this very wheel.
@@ -83,7 +83,7 @@ def build(session: BuildSession, request: BuildRequest, listen: events.Listener)
 
 def _found_or_pulled(session: BuildSession, request: BuildRequest, listen: events.Listener) -> BuildResult | None:
     """Return the finished build of a plan from the wheelhouse, else from a registry. No engine is contacted."""
-    # A forced build wants no finished wheel, and a build from a bundle asks no network.
+    # A forced build uses no finished wheel, and a build from a bundle uses no network.
     done = None if request.force else session.up_to_date(request.prepared)
     if done or request.force or request.inputs or not (session.pulls and session.settings.registries):
         return done
@@ -109,7 +109,7 @@ def shell(
 
     The container has the compile phase's mounts, and the network. `ready` is called before the terminal is attached.
     With `gpu` the container has the GPUs. With `debug` it may use ptrace, and has the finished wheel in `/tf/wheel`.
-    Raises EngineError (`gpu-runtime-missing`) where the engine has no such GPUs for containers.
+    Raises EngineError (`gpu-runtime-missing`) if the engine gives containers no such GPUs.
     """
     access = _gpus_of(session, request.prepared.plan) if gpu else GpuAccess()
     with _file_errors(session), _run(session, request, request.prepared.plan, listen) as run:
@@ -130,7 +130,7 @@ def shell(
 
 
 def _gpus_of(session: BuildSession, plan: BuildPlan) -> GpuAccess:
-    """Return how a container of the plan sees GPUs; asked before anything starts."""
+    """Return how a container of the plan gets GPUs. Called before anything starts."""
     accelerator = plan.resolution.accelerator
     has_gpus = accelerator.engine_runtime or accelerator.device_files
     access = gpu_access(accelerator if has_gpus else None, session.engine_info)
@@ -206,7 +206,7 @@ def _leave_source(run: BuildRun, number: int, error: TfdockError) -> None:
     does = "does not compile" if compiles_not else "does not work"
     reason = error.problems[0].message.partition("\n")[0]
     run.tell(f"source {refs[number - 1]} {does} ({reason}); trying {refs[number]}")
-    # Its results do not count for the next ref.
+    # The results of this ref do not count for the next ref.
     run.folders.container_results.remove()
 
 
@@ -230,7 +230,7 @@ def _run(
     listen: events.Listener,
     expected: PhaseEstimate | None = None,
 ) -> Iterator[BuildRun]:
-    """Give a run. The journal lists the run until it ends; then the run is cleaned up, also after a failure."""
+    """Yield a run. The journal lists the run until it ends; then the run is cleaned up, also after a failure."""
     settings, engine, info = session.settings, session.engine, session.engine_info
     # Clean up first: a container of a killed run may still write to this run's caches.
     clean_up_killed_runs(engine, info, settings, listen)
@@ -260,7 +260,7 @@ def _run(
             if plan.trust.shared:
                 message = f"this build writes to the cache of `release`: {'; '.join(plan.trust.reasons)}"
                 listen(events.Notice(text=str(Problem("trust-shared", message))))
-            # Held until the run ends, so that nobody empties the cache while its containers use it.
+            # Hold the lock until the run ends, so that nobody empties the cache while its containers use it.
             locks.enter_context(session.cache.in_use(waiting=supervisor.waiting("image", "uses the cache alone")))
             run = BuildRun(
                 session=session,
@@ -277,7 +277,7 @@ def _run(
             yield run
         # BaseException: the third Ctrl-C is a KeyboardInterrupt, and its run must be cleaned up too.
         except BaseException as error:
-            # Before the cleanup, which may fail as well: the document says why the run ended.
+            # Write this before the cleanup, which may fail too: the document says why the run ended.
             document.failed(error)
             kept = _keeps_output(session, error, folders)
             # Report the first error; the journal lists everything that could not be cleaned up. Skip the cleanup on
@@ -292,14 +292,14 @@ def _run(
         document.succeeded()
         try:
             journal.clean_own_run(settings.state_dir, entry, engine)
-        # The run counts as successful all the same.
+        # The run still counts as successful.
         except (TfdockError, OSError) as error:
             listen(events.Notice(text=f"could not clean up after run {name}: {error}; a later run tries again"))
 
 
 def _tell_proxies(run: BuildRun) -> None:
-    """Tell which proxies the steps with a network do not get, and who can read a proxy's login."""
-    if run.request.inputs:  # nothing of a bundle has a network
+    """Report which proxies the steps with a network do not get, and who can read a proxy's login."""
+    if run.request.inputs:  # a build from a bundle has no network
         return
     settings, proxies = run.session.settings, run.proxies
     if proxies.unreachable:

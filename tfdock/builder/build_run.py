@@ -34,7 +34,7 @@ from tfdock.plan.estimate import PhaseEstimate
 from tfdock.plan.lock_file import Pin
 from tfdock.run import containers
 
-# At the start: after hours of compiling, an update may have replaced the files of this program.
+# Import this at the start: after hours of compiling, an update may have replaced this program's files.
 from tfdock.run.phase_errors import PhaseErrors
 from tfdock.run.results import RunFolders, make_sources
 from tfdock.run.supervisor import Supervisor
@@ -75,7 +75,7 @@ class BuildRun:
 
     @property
     def proxies(self) -> Proxies:
-        """The caller's proxies, for image steps and containers that have a network. No other gets them."""
+        """The caller's proxies. Only image steps and containers that have a network get them."""
         network = self.session.settings.network
         return proxies_for_containers(os.environ, share_loopback=network == "host" and self.session.engine_info.local)
 
@@ -192,7 +192,7 @@ def phase_container(run: BuildRun, image: ImageResult, phase: Phase, *, network:
         },
         mounts=mounts,
         labels={RUN_LABEL: run.name, "io.tfdock.build-id": plan.build_id},
-        # As the caller: another user's files in mounted folders could not be removed by the caller.
+        # Run as the caller, who could not remove another user's files in mounted folders.
         user=caller_user(run.session.engine_info, os.getuid(), os.getgid()),
         workdir=SOURCE,
         network=connected_to,
@@ -210,12 +210,12 @@ def container_beside(
     *leaves: ExpectedFiles,
     given: Path | None = None,
 ) -> ContainerSpec:
-    """Return the container of another command instead of Bazel's compile phase. It has no disk cache.
+    """Return a container that runs another command instead of Bazel's compile phase, without a disk cache.
 
     The container writes the results `leaves`, and reads the host folder `given`.
     """
     spec = phase_container(run, image, run.plan.compile)
-    # No actions are needed here, and programs of the source run: they must not change cached results.
+    # The command needs no cached actions. It may run programs of the source, which must not change the cache.
     mounts = [mount for mount in spec.mounts if mount.target not in (DISK_CACHE, STAGING)]
     mounts += [replace(mount, results=leaves) for mount in spec.mounts if leaves and mount.target == STAGING]
     mounts += [Mount(source=str(given), target=GIVEN, read_only=True, given=True)] if given else []
@@ -230,7 +230,7 @@ def run_container(run: BuildRun, spec: ContainerSpec, phase: str, title: str = "
     with ExitStack() as relay:
         tap = None
         if phase == "compile" and run.plan.remote.endpoints:
-            # Here, not above: a plain build has no remote cache.
+            # Imported here: a plain build has no remote cache.
             from tfdock.bazel.remote import remote_session as remote
 
             folder = run.folders.own / "remote"
@@ -248,7 +248,7 @@ def run_container(run: BuildRun, spec: ContainerSpec, phase: str, title: str = "
 
 
 def _own_repository(run: BuildRun, mount: Mount) -> Mount:
-    """Return the mount; a repository cache of the run's own goes to an engine elsewhere, and comes back."""
+    """Return the mount. A repository cache of this run alone is copied to an engine on another machine, and back."""
     repository = run.request.repository
     if mount.target != REPOSITORY_CACHE or not (repository or run.request.inputs):
         return mount
@@ -262,7 +262,7 @@ def _own_repository(run: BuildRun, mount: Mount) -> Mount:
 
 
 def returned_repository(repository: Path) -> Path:
-    """Return the folder for the repository cache that is copied back from an engine elsewhere."""
+    """Return the folder for the repository cache that is copied back from an engine on another machine."""
     return repository.with_name(f"{repository.name}-back")
 
 

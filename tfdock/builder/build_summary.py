@@ -182,7 +182,7 @@ def load_profile(path: Path | UntrustedPath) -> TraceProfile:
 
 
 def _compress(document: object) -> bytes:
-    # Keys in order and no time: equal contents give equal bytes. In RFC 1952, an `mtime` of 0 means no time.
+    # Sorted keys and no time: equal contents give equal bytes. In RFC 1952, an `mtime` of 0 means no time.
     return gzip.compress(json.dumps(document, sort_keys=True, separators=(",", ":")).encode(), mtime=0)
 
 
@@ -206,7 +206,7 @@ def _open_lines(path: Path | UntrustedPath, most: int = _MOST_TEXT) -> Iterator[
         if file is None:
             yield iter(())
             return
-        # Tell by the content: whether Bazel packs its profile depends on version and flags.
+        # Look at the content: whether Bazel compresses its profile depends on version and flags.
         packed = file.read(2) == _GZIP
         file.seek(0)
         source: Any = gzip.GzipFile(fileobj=file) if packed else file

@@ -54,7 +54,7 @@ def remove_leftover(leftover: Leftover, settings: Settings, engine: Engine, engi
     try:
         match leftover:
             case journal.RunEntry():
-                # Only the run's own engine can remove its containers. Without a name, the entry may be of any engine.
+                # Only the run's own engine can remove its containers. An entry without an engine may belong to any.
                 if leftover.engine not in ("", engine_id):
                     return _on_another_engine(leftover, settings)
                 if left := journal.clean_killed_run(settings, leftover, engine):

@@ -33,8 +33,8 @@ from tfdock.types import EngineInfo, Host, WritableFolder
 if TYPE_CHECKING:
     from tfdock.engine.protocol import Engine
 
-# How a build's disk divides: images and layers; output base, disk cache and downloads; staging and wheels. From
-# builds of TensorFlow 2 with CUDA that left some 40 GB in the second.
+# How a build uses the disk: images and layers; output base, disk cache and downloads; staging and wheels. The
+# shares come from builds of TensorFlow 2 with CUDA, which left about 40 GB in the second part.
 _IMAGE, _CACHE, _WHEELS = 0.35, 0.6, 0.05
 _IMAGES = "the engine's images"
 
@@ -112,7 +112,7 @@ def before_image(plan: BuildPlan, settings: Settings, engine: Engine, info: Engi
 
 
 def _images_needed(places: Sequence[WritableFolder], plan: BuildPlan, engine: Engine) -> bool:
-    """Return whether an image must be made, on an engine whose disk space is known."""
+    """Return whether an image must be made; False if the engine's disk space is unknown."""
     return any(folder.what == _IMAGES for folder in places) and engine.image(plan.image_name) is None
 
 
@@ -140,7 +140,7 @@ def build_places(settings: Settings, info: EngineInfo | None = None) -> list[Wri
     cache, wheels, state = (
         folder.absolute() for folder in (settings.cache_dir, settings.wheelhouse, settings.state_dir)
     )
-    # An engine elsewhere has its caches there.
+    # An engine on another machine has its caches on that machine.
     here = place("the cache", cache, share=_CACHE, executes=True, option="--cache-dir")
     places = [
         *([here] if info is None or info.local else []),
@@ -196,7 +196,7 @@ def _devices(
         if gives_gpus(info, row):
             yield PreflightCheck(name="gpu runtime", status=OK, found=f"containers can use {row.engine_runtime}'s")
             continue
-        # A warning alone: a build compiles without a GPU, and only a trial needs the runtime.
+        # Only a warning: a build compiles without a GPU, and only a trial needs the runtime.
         yield PreflightCheck(
             name="gpu runtime",
             code="gpu-runtime-missing",

@@ -5,7 +5,7 @@ writes only to its own cache: the overlay copies a file before a change.
 
     <cache>/disk/<toolchain key>                   below: the cache of `release`, which nothing can change
     <cache>/disk/<toolchain key>-<domain>          above: what the domain's builds wrote
-    <cache>/disk/<toolchain key>-<domain>.work     the kernel's own
+    <cache>/disk/<toolchain key>-<domain>.work     the kernel's work folder
 
 All runs of a domain use one volume and so one mount: two mounts would damage the folder above.
 """
@@ -60,7 +60,7 @@ def _hold_output_base(run: BuildRun, image: ImageResult) -> RunFolders | None:
     """Hold and announce the output base. With it, a Bazel without a disk cache continues an interrupted build.
 
     Only the same plan with the same commit and toolchain finds the output base. None for other Bazels, and for an
-    engine that is elsewhere.
+    engine on another machine.
     """
     bazel, cache = run.plan.resolution.bazel, run.session.cache
     if bazel_options(run.session.knowledge, bazel, "disk_cache", {"path": DISK_CACHE}):
@@ -102,7 +102,7 @@ def _hold_disk_cache(run: BuildRun, image: ImageResult, *, compiles: bool) -> st
         check_writable(disk.folder, 2)
     description = {**described_toolchain(image.toolchain_file), "base": str(run.plan.resolution.base)}
     before = disk.description().get("trust", {}).get("reasons", [])
-    # Who shared `release` once has shared it for good.
+    # Keep the earlier reasons: a build that once shared the cache of `release` has changed it for good.
     reasons = tuple(dict.fromkeys([*map(str, before), *trust.reasons]))[-_MOST_REASONS:]
     disk.describe({**description, "trust": trust_json(replace(trust, reasons=reasons))})
     return overlay
@@ -118,7 +118,7 @@ def _start_from_fewer_patches(run: BuildRun, disk: DiskCache) -> None:
         return
     for name in run.plan.trust.with_fewer_patches:
         earlier = run.session.cache.disk(f"{disk.toolchain}-{name}")
-        # What cannot be had costs time, and no build.
+        # Without a copy, the build takes longer but does not fail.
         with suppress(Locked, OSError), disk.held(alone=True), earlier.held(alone=False):
             if not disk.is_empty():
                 return
@@ -153,7 +153,7 @@ def _over_release(run: BuildRun, image: str, disk: DiskCache, release: DiskCache
             if not why:
                 locks.enter_context(_on_one_engine(run, disk))
                 name = _create_volume(run.engine, disk, release)
-                # By the file system's own clock, with which the times of its files are compared at the end.
+                # Use the file system's own clock: at the end, this time is compared with the times of files.
                 began = filesystem_now(disk.about)
                 why = _mount_refusal(run, image, name)
             if why:
@@ -207,7 +207,7 @@ def _mount_refusal(run: BuildRun, image: str, volume: str) -> str:
         run.engine.start(container)
         run.engine.remove(container)
     except EngineError as error:
-        # The container goes with the run's others.
+        # The container is removed with the run's other containers.
         if error.problems[0].code == "volume-mount-refused":
             return error.problems[0].message
         raise
@@ -232,11 +232,11 @@ def _on_one_engine(run: BuildRun, disk: DiskCache) -> Iterator[None]:
     own = hashlib.sha256(run.session.engine_info.id.encode()).hexdigest()[:16]
     waiting = run.supervisor.waiting("image", f"uses the disk cache {disk.key} on another engine")
     with ExitStack() as stack:
-        # Only one run at a time looks for others, so that two engines never start at once.
+        # Only one run at a time looks for runs on other engines, so that two engines never start at once.
         with held(locks / f"overlay-{disk.key}", f"the disk cache {disk.key}", alone=True, waiting=waiting):
             for path in sorted(locks.glob(f"overlay-{disk.key}.*")):
                 if path.suffix != f".{own}":
-                    # Take and release it: this proves that nobody holds it, and the lock above keeps out new runs.
+                    # Take and release this lock: this proves that no run holds it. The lock above keeps out new runs.
                     with held(path, f"the disk cache {disk.key}", alone=True, waiting=waiting):
                         pass
             path = locks / f"overlay-{disk.key}.{own}"
@@ -246,7 +246,7 @@ def _on_one_engine(run: BuildRun, disk: DiskCache) -> Iterator[None]:
 
 def _remove_volume(engine: Engine, name: str, disk: DiskCache, release: DiskCache, began: int) -> None:
     """Remove the volume and the files that Bazel only touched, unless another run uses the domain."""
-    # What cannot be removed now costs disk space, and the next run of the domain removes it.
+    # A failed removal only costs disk space. The next run of the domain removes the rest.
     with suppress(Locked, EngineError, OSError), disk.held(alone=True):
         engine.remove_volume(name)
         drop_copies(disk, release, since=began)

@@ -35,7 +35,7 @@ _COMMIT = re.compile(rb"\s*([0-9a-f]{40,64})\s*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Image:
-    """An image that is there. `name` is for people; what is looked into and what compiles is the id."""
+    """An image on the engine. `name` is for people; the image is inspected and run by its id."""
 
     id: str
     name: str
@@ -52,12 +52,12 @@ def make_image(
     """
     with run.phase("image"):
         image = _locked_image(run, source_ref, number)
-        # Without the lock of the image: a cache may be waited for, or be copied for minutes.
+        # The image's lock is free now: waiting for a cache, or copying a cache, may take minutes.
         return hold_caches(run, image, compiles=compiles)
 
 
 def _locked_image(run: BuildRun, source_ref: str | None, number: int) -> ImageResult:
-    """Have the image. Builds on the same base wait for each other, so that shared layers are made only once."""
+    """Find, build or load the image. Builds on the same base wait for each other, to make shared layers only once."""
     base = run.plan.resolution.base
     # A file's name cannot hold the `/` of an image's name.
     key = hashlib.sha256(str(base).encode()).hexdigest()[:16]
@@ -76,7 +76,7 @@ def _locked_image(run: BuildRun, source_ref: str | None, number: int) -> ImageRe
 
 
 def _bundled_image(run: BuildRun, inputs: BundledInputs) -> _Image:
-    """Return the image out of a bundle, after all that the bundle has was provided.
+    """Provide everything that a bundle has; return the bundle's image.
 
     Its toolchain is the claim of the bundle's author: there is no toolchain stage to compare.
     """
@@ -97,7 +97,7 @@ def _built_image(run: BuildRun, source_ref: str | None, number: int) -> _Image:
     Stages that may run the source have no network.
     """
     plan, settings = run.plan, run.session.settings
-    # The run's id is a word that no earlier image has.
+    # No earlier image was built with this run's id.
     fresh = run.request.run if run.request.force else ""
     base, digest = _pull_base(run)
     # Inspect and run the image by its id, not its name: another run may move the name.
@@ -109,14 +109,14 @@ def _built_image(run: BuildRun, source_ref: str | None, number: int) -> _Image:
     local = plan.resolution.source.kind == "path"
     of_base, of_source = {"BASE_IMAGE": base.id}, {"SOURCE_REF": source_ref} if source_ref else {}
     of_source |= {"SOURCE_LOCKED": "yes"} if plan.resolution.source.locked else {}
-    # A changed argument makes the builder's cache miss. A checkout needs none: its files are compared.
+    # A changed argument makes the builder's cache miss. A checkout needs no argument: its files are compared.
     of_source |= {"SOURCE_FRESH": fresh} if fresh and not local else {}
     proxies = dict(run.proxies.variables)
     stage = ImageBuild(
         # Sent without the checkout: only the last request copies the checkout.
         context=lambda: context_archive(plan.context, None),
         target="toolchain",
-        # The engine has these arguments defined: they are in no layer, no history and no key of its cache.
+        # Engines predefine the proxy arguments: they are in no layer, no history and no key of the cache.
         build_args=of_base | proxies,
         network=settings.network,
         memory=plan.resources.memory,
@@ -173,7 +173,7 @@ class _StepJournal:
         step = _RUNNING.match(data)
         if not step:
             return
-        with suppress(OSError):  # a note that cannot be taken is no reason to end a build
+        with suppress(OSError):  # a failed note must not end the build
             journal.note_step(self.run.session.settings.state_dir, self.run.name, step[1].decode())
 
     def shown_line(self, line: str) -> str:
@@ -217,7 +217,7 @@ def _read_image(run: BuildRun, image: _Image, source_ref: str | None, number: in
     Raises BuildFailed (`image-incomplete`), and (`toolchain-changed`) if the image's own files are not those that the
     toolchain stage wrote, before any source was there.
     """
-    # Where a release keeps its own list of Python packages with hashes.
+    # In this file, some releases keep a list of Python packages with hashes.
     requirements_name = f"requirements_lock_{run.plan.resolution.python.replace('.', '_')}.txt"
     with _image_files(run, image.id, "look") as read:
         toolchain, pins = _toolchain_file(read, image.name), read(_PINS) or b""

@@ -103,7 +103,7 @@ def gather_pins(
     # No lock can pin this machine's CPU, so no server is queried.
     _refuse(locks.native(resolution, prepared.file))
     _check_servers(prepared, session.settings)
-    # Before the network and the image: a lock that cannot be written is refused at once.
+    # Do this before the network and the image are used: a lock that cannot be written is refused at once.
     before()
     image_pins = tuple(_image_pins(resolution, session, listen))
     known = (*locks.stated(resolution, preparer.knowledge), *image_pins)
@@ -149,7 +149,7 @@ def _check_servers(prepared: PreparedBuild, settings: Settings) -> None:
         if field in chosen and not settings.allows_registry(image.registry):
             fix = f"name the digest: `{field}: NAME@sha256:…`"
             problems.append(_not_allowed(field, "registry", f"https://{image.registry}", fix))
-    by_web = source.location.startswith(("https://", "http://", "git://"))  # other addresses cannot be asked
+    by_web = source.location.startswith(("https://", "http://", "git://"))  # other addresses cannot be queried
     asks = by_web and not all(map(locks.COMMIT.fullmatch, source.refs))
     known = endpoint.server(resolution.release.repository)
     if asks and endpoint.server(source.location) != known and not settings.allows_server(source.location):
@@ -175,7 +175,7 @@ def _not_allowed(field: str, kind: str, address: str, fix: str) -> Problem:
 
 
 def _tagged_images(resolution: Resolution) -> dict[str, ImageRef]:
-    """Return the images without a digest by the kind of their pin: the base, and the one of the trial."""
+    """Return the images without a digest by the kind of their pin: the base, and the image of the trial."""
     images = {"base": resolution.base, "runtime": resolution.runtime if resolution.verify.run else None}
     return {kind: image for kind, image in images.items() if image and not image.digest}
 
@@ -186,7 +186,7 @@ def _image_pins(resolution: Resolution, session: BuildSession, listen: events.Li
         try:
             value = registry.digest(session.settings.mirrored(image), session.stop.check)
         except NetworkError as error:
-            # The trial's image decides no byte of the wheel, and may be on this machine alone.
+            # The trial's image changes no byte of the wheel, and may exist only on this machine.
             if kind == "base":
                 raise
             text = f"the image {image}, in which the wheel is tried, is not pinned: {error.problems[0].message}"
@@ -243,7 +243,7 @@ def _earlier_lock(path: Path) -> Lock | None:
     """Return the existing lock, or None if there is no readable lock."""
     try:
         return read_lock(path).lock
-    # An unreadable lock is replaced too; there is only no comparison.
+    # An unreadable lock is replaced too, without a comparison.
     except (ProfileError, Incompatible):
         return None
 

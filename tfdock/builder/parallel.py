@@ -31,7 +31,7 @@ class Ledger:
             own = self._taken.pop(plan.build_id, None)
             self.unserved.discard(plan.build_id)
             shares = list(self._taken.values())
-            # Shared with the builds that may still start beside this one; the last build gets the whole rest.
+            # Share the rest with the builds that may still start beside this one. The last build gets the whole rest.
             part = next_share(machine, shares, min(self.count - len(shares), len(self.unserved) + 1))
             self._taken[plan.build_id] = part if own is None or part.memory >= own.memory else own
             return share(plan.requested, plan.resolution.release.cost, machine, self._taken[plan.build_id])
@@ -68,7 +68,7 @@ def build_side_by_side(plans: Sequence[BuildPlan], ledger: Ledger, build: Callab
             finally:
                 ledger.end(plans[place])
 
-    # Daemons: the third Ctrl-C ends the program whatever they wait for.
+    # Daemons: the third Ctrl-C ends the program, whatever these threads wait for.
     threads = [threading.Thread(target=work, name=f"tfdock-build-{n}", daemon=True) for n in range(ledger.count)]
     for thread in threads:
         thread.start()

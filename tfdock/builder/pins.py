@@ -20,7 +20,7 @@ from tfdock.oci.repository import Repository
 from tfdock.plan.lock_file import COMMIT
 from tfdock.types import ImageRef
 
-_MOST = http.MOST  #: Maximum of bytes in a list of refs. TensorFlow's own repository sends about 10 MB.
+_MOST = http.MOST  #: The most bytes in a list of refs. TensorFlow's own repository sends about 10 MB.
 _GIT_PORT = 9418
 _LENGTH = re.compile(rb"0000|(?!000[0-3])[0-9a-fA-F]{4}")  #: The length of a packet, including its own four bytes.
 
@@ -67,7 +67,7 @@ def _refs(location: str) -> Iterator[tuple[str, str]]:
     """Yield (ref, object) for every ref that a server advertises."""
     address = urllib.parse.urlsplit(location)
     if address.scheme in ("http", "https"):
-        # Without the user name: a name alone grants no access, and urllib accepts no name in an address.
+        # Leave out the user name: a name alone grants no access, and urllib accepts no name in an address.
         host = address.netloc.rpartition("@")[2]
         # gitprotocol-http, smart clients: without a `Git-Protocol` header the server answers in version 0.
         url = f"{address.scheme}://{host}{address.path.rstrip('/')}/info/refs?service=git-upload-pack"
@@ -76,7 +76,7 @@ def _refs(location: str) -> Iterator[tuple[str, str]]:
     elif address.scheme == "git":
         place = (address.hostname or "", address.port or _GIT_PORT)
         with socket.create_connection(place, http.TIMEOUT) as connection, connection.makefile("rb") as stream:
-            # gitprotocol-pack, "Git Transport": the host stands behind a NUL, for servers with several names.
+            # gitprotocol-pack, "Git Transport": the host stands after a NUL, for servers with several names.
             request = f"git-upload-pack {address.path}\0host={address.netloc}\0".encode()
             connection.sendall(b"%04x" % (len(request) + 4) + request)
             yield from _read_advertisement(stream)
@@ -105,9 +105,9 @@ def _read_advertisement(stream: Any) -> Iterator[tuple[str, str]]:
         if line.startswith(b"ERR "):
             raise StrangeAnswer(line[4:].decode("utf-8", "replace").strip())
         if not line or line.startswith(b"#"):
-            continue  # `# service=git-upload-pack` and the flush behind it come first over HTTP
+            continue  # `# service=git-upload-pack` and the flush packet after it come first over HTTP
         lines += 1
-        # Behind a NUL, the first line goes on with the server's capabilities.
+        # In the first line, the server's capabilities follow after a NUL.
         commit_id, _, name = line.partition(b"\0")[0].rstrip(b"\n").decode("utf-8", "replace").partition(" ")
         yield name, commit_id
 

@@ -22,7 +22,7 @@ def pull(
     """Pull the build of a plan into the wheelhouse; return None if no registry has it. The build id is held.
 
     Raises VerificationFailed for a damaged or false image: it has the build's name, and compiling instead would hide
-    it.
+    the problem.
     """
     refused = lookup.native_refusal(plan)
     if refused:

@@ -140,7 +140,7 @@ def verify_wheels(run: BuildRun, image: ImageResult, wheels: Mapping[Path, Wheel
         bundle=inputs.identity if inputs else "",
     )
     verifications = [verify.verify_build(environment, session.knowledge, run.plan, path, image.id) for path in wheels]
-    # Before the phase ends, since the record is made in it.
+    # Note the time before the phase ends: the record is made within the phase.
     run.seconds["verify"] = round(session.clock() - began, 3)
     _refuse_failed(run, wheels, verifications)
     return verify.combined_document(verifications)
@@ -166,7 +166,7 @@ def _keep_refused(
 ) -> tuple[Path, ...]:
     """Keep refused wheels with their verification, so that hours of work can be examined. Return their paths."""
     folder = run.session.wheelhouse.record_folder(run.plan.build_id, run.plan.fingerprint) / "refused"
-    # An earlier refusal of the same plan may be there.
+    # The folder may hold an earlier refused build of the same plan.
     folder.remove_folder()
     text = json.dumps(verification, indent=1, sort_keys=True)
     (folder / "verification.json").write(text.encode() + b"\n")
@@ -253,7 +253,7 @@ def _record(
         "machine": {"cpus": info.cpus, "memory": info.memory},
         "engine": {"name": info.name, "version": info.version, "local": info.local},
         "untested": [problem.message for problem in plan.resolution.untested],
-        # Equal contents are equal bytes only from the same implementation.
+        # Equal contents give equal bytes only with the same implementation of deflate.
         "deflate": deflate_backend(),
         "verification": verification,
         "started": _utc(run.started),

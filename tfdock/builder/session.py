@@ -166,7 +166,7 @@ class BuildSession:
         resources = self.allotted(plan, machine)
         if resources == plan.resources:
             return plan
-        # Of several builds each has a share, and a smaller one is no news.
+        # Each of several builds has only a share of the machine, so a smaller share is not reported.
         if self.at_once == 1:
             has = f"{machine.cpus} cores and {gib(machine.memory)}, less than this machine"
             listen(events.Notice(text=f"the engine has {has}: {resources.jobs} jobs"))

@@ -58,7 +58,7 @@ _DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 def find_address(base_url: str | None) -> EngineAddress:
     """Find the address as the docker command does: an explicit URL, DOCKER_HOST, the chosen context, the default
-    socket. If this address does not answer, use another engine's socket that does."""
+    socket. If the default socket does not answer, use another engine's socket that does."""
     if base_url:
         return EngineAddress(base_url, "as given")
     # An empty DOCKER_HOST counts as unset.
@@ -93,7 +93,7 @@ def remote_engine_address() -> str | None:
     """
     try:
         address = find_address(None)
-    except EngineUnavailable:  # who needs an engine says so
+    except EngineUnavailable:  # the code that needs an engine reports this error
         return None
     return None if address.local else str(address)
 
@@ -101,7 +101,7 @@ def remote_engine_address() -> str | None:
 def _context_address(name: str | None) -> EngineAddress:
     """Return the address of the chosen context.
 
-    Without config.json, the SDK's own reader looks into the working folder.
+    The SDK's own reader is not used: without config.json, that reader looks into the working folder.
     """
     folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     try:
@@ -131,7 +131,7 @@ def _default_address() -> EngineAddress:
 
 
 def _other_sockets() -> list[tuple[str, str]]:
-    """Return the sockets of other engines, and their engine: Docker's manuals, and podman-system-service(1)."""
+    """Return sockets of other engines, with engine names. Sources: Docker's manuals, podman-system-service(1)."""
     own = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     return [
         (f"unix://{own}/docker.sock", "rootless Docker"),
@@ -142,7 +142,7 @@ def _other_sockets() -> list[tuple[str, str]]:
 
 
 def _answers(url: str) -> bool:
-    """Return whether somebody listens at a Unix socket, and lets this user connect."""
+    """Return whether a program listens at a Unix socket and lets this user connect."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(1)
@@ -161,7 +161,7 @@ def _chosen_context(folder: Path) -> str:
 
 def _context_tls(folder: Path, *, verify: bool) -> TLSConfig | bool:
     """Return the certificates of a context."""
-    # The docker command keeps `ca.pem`, `cert.pem` and `key.pem` there. A context without TLS has none.
+    # The docker command keeps `ca.pem`, `cert.pem` and `key.pem` in this folder. A context without TLS has none.
     files = {path.stem: str(path) for path in folder.glob("*.pem")}
     if not files:
         return False
@@ -210,7 +210,7 @@ def _ways_to_start(address: EngineAddress) -> tuple[str, ...]:
     ways = list(named)
     if shutil.which("dockerd"):
         ways.append("start Docker: `sudo systemctl start docker`; rootless Docker: `systemctl --user start docker`")
-    if os.access(Path.home() / ".docker/desktop", os.F_OK):  # no error where HOME is somebody else's, and closed
+    if os.access(Path.home() / ".docker/desktop", os.F_OK):  # no error if HOME is another user's closed folder
         ways.append("start Docker Desktop")
     elif "microsoft" in platform.release().lower():
         ways.append("start Docker Desktop, and switch on its integration with this distribution")

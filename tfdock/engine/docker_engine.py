@@ -116,7 +116,7 @@ def _without_query(error: BaseException) -> str:
 
 
 def _is_too_old(version: str) -> bool:
-    # As numbers: as text 1.9 would be above 1.41.
+    # Compare numbers: as text, 1.9 would be above 1.41.
     return [int(part) for part in version.split(".")] < [int(part) for part in OLDEST_API.split(".")]
 
 
@@ -176,7 +176,7 @@ class DockerEngine:
 
     def _open(self, timeout: float, version: str) -> Sdk:
         seconds: Any = timeout  # the SDK passes it unchanged to requests
-        # The machine's own ssh, as the docker command takes it: with its keys, its agent and its configuration.
+        # Like the docker command, use this machine's own ssh program, with its keys, agent and configuration.
         return APIClient(
             self.address.url, version=version, timeout=seconds, tls=self.address.tls, use_ssh_client=True
         )
@@ -258,9 +258,9 @@ class DockerEngine:
         """Return `pong`, `silence` or `gone`. Uses a separate client, because the main client waits ten minutes."""
         try:
             with self._open(timeout, OLDEST_API) as client:
-                # Without a version: an engine refuses versions below its own minimum, which is 1.44 in Docker 29.0.
+                # Ping without an API version: engines refuse versions below their minimum (1.44 in Docker 29.0).
                 client.get(f"{client.base_url}/_ping", timeout=timeout).raise_for_status()
-        except Exception as error:  # SSH has a zoo of its own
+        except Exception as error:  # SSH raises many exception types of its own
             silent = any(isinstance(cause, TimeoutError | requests.Timeout) for cause in causes(error))
             return "silence" if silent else "gone"
         return "pong"
@@ -274,7 +274,7 @@ class DockerEngine:
         The separate client exposes the response, which the SDK's generators hide. So another thread or a
         signal handler can cancel the request.
         """
-        # The stream's client takes the version that was agreed on.
+        # Negotiate the API version first: the stream's client uses the negotiated version.
         self._client(self._timeout)
         with self._open(self._timeout, self._version or OLDEST_API) as client:
             responses: list[requests.Response] = []
@@ -283,7 +283,7 @@ class DockerEngine:
             with contextlib.closing(responses[-1]) as response:
                 self._call(action, lambda _: _check(response))
                 wait_forever(response)
-                # The watch pings three times. Together they may take as long as the pause between two checks.
+                # The watch pings three times. All three together may take as long as the pause between two checks.
                 watch = StreamWatch(response, lambda: self.ping(self._silence / 6), self._silence)
                 forget = cancel.on_set(lambda: break_off(response)) if cancel is not None else None
                 try:
@@ -379,7 +379,7 @@ class DockerEngine:
                     output(message["stream"].encode())
 
     def _build_error(self, progress: ImageProgress, text: str, code: int | None) -> NoReturn:
-        # A command that failed has an exit code. Without one the engine itself refused something.
+        # A command that failed has an exit code. Without an exit code, the engine itself refused something.
         if code is None and (refused := build_refusal(progress, text, self._program)):
             raise refused
         self._raise_hidden_cause(progress, code)
@@ -402,7 +402,7 @@ class DockerEngine:
         """Wait until the engine has removed the step's container. After a crash we remove it, if it is ours."""
         if not container or not self.ping():
             return
-        # Another error is being raised, and it is the one to report.
+        # Another error is being raised. Errors of this cleanup must not replace that error.
         with contextlib.suppress(TfdockError):
             if not self._is_gone(container, 10) and IMAGE_LABEL in self._labels(container):
                 self.remove(container)
@@ -424,7 +424,7 @@ class DockerEngine:
         self._query(f"name {image} {name}", lambda client: client.tag(image, repository, tag or "latest", force=True))
 
     def push(self, name: str, output: Output) -> Digest:
-        # Tried once: the engine itself tries each layer five times, over 75 seconds, whatever the registry says.
+        # Push once: the engine itself tries each layer five times in 75 seconds, whatever the registry answers.
         repository, tag = parse_repository_tag(name)
         digest = ""
 
@@ -487,7 +487,7 @@ class DockerEngine:
         except EngineError as error:
             if not _is_name_taken(error):
                 raise
-        # A create request that timed out continued in the engine (docker/docker-py#2461), so the name may be ours.
+        # The engine continues a create request that timed out (docker/docker-py#2461), so this container may be ours.
         if RUN_LABEL not in self._labels(spec.name):
             raise EngineError.of(
                 "container-name-taken",
@@ -505,7 +505,7 @@ class DockerEngine:
                 spec.image,
                 list(spec.command),
                 name=spec.name,
-                # An image's own entry point would run before, or instead of, our command. podman keeps it for [].
+                # An image's own entry point would run before, or instead of, our command. For `[]`, podman keeps it.
                 entrypoint=[""],
                 environment=_proxies(client, spec) | dict(spec.environment),
                 use_config_proxy=False,  # the SDK would add the proxies with their passwords
@@ -527,7 +527,7 @@ class DockerEngine:
         skip, pause = 0, 0.02
         while True:
             over = Cancel()
-            # The break-off raises Interrupted. What the log had by then is read below.
+            # Setting `over` raises Interrupted here. The rest of the log is read below.
             with self._watching_end(container, over), contextlib.suppress(Interrupted):
                 for piece in self._logs(container, skip, live=True, over=over):
                     skip += len(piece)
@@ -537,22 +537,22 @@ class DockerEngine:
                 return
             if not state.running:
                 break
-            # A live log ends a moment before its container does. One that broke is followed again.
+            # A live log ends a moment before its container ends. A live log that broke is followed again.
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
-        # When a container ends, 20.10 drops the last lines of a live log (11 of 100 short containers lost some, 28
-        # none; like moby/moby#43860), although they were written. So the rest is read from the written log.
+        # When a container ends, Docker 20.10 drops the last lines of a live log, although they were written. Of 100
+        # short containers 11 lost lines, with Docker 28 none (like moby/moby#43860). So read the rest from the log.
         yield from self._logs(container, skip, live=False)
 
     @contextlib.contextmanager
     def _watching_end(self, container: str, over: Cancel) -> Iterator[None]:
-        """Set `over` if a container has ended and its live log has not: podman 4 may miss the end of a short one."""
+        """Set `over` if a container has ended and its live log has not: podman 4 may not end a short log."""
         done = threading.Event()
 
         def watch() -> None:
             ended = False
             while not done.wait(_LATE_END):
-                # Seen twice: between, the log has time to end by itself.
+                # Check twice, so that the log has time to end by itself between the checks.
                 if ended:
                     over.set()
                     return
@@ -582,7 +582,7 @@ class DockerEngine:
         return container_state(inspected) if inspected is not None else None
 
     def signal(self, container: str, name: str) -> None:
-        # Not asked again on a broken connection: Bazel takes a second SIGINT for more than the first.
+        # Do not repeat this on a broken connection: to Bazel, a second SIGINT means more than the first.
         self._call(
             f"signal the container {container}",
             _none_for(_ABSENT | _BUSY, lambda client: client.kill(container, name), _NOT_RUNNING),
@@ -604,7 +604,7 @@ class DockerEngine:
         listed: list[dict[str, Any]] = self._query(
             "list containers", lambda client: client.containers(all=True, filters={"label": filter_value})
         )
-        # The list has no exit codes, and a container may vanish before it is asked for.
+        # The list has no exit codes, and a container may vanish before its state is read.
         states = (self.state(container["Id"]) for container in listed)
         return [state for state in states if state is not None]
 
@@ -617,7 +617,7 @@ class DockerEngine:
                 # podman follows links and returns the final file; Docker returns the link's target.
                 if stat.get("linkTarget") not in (None, "", path):
                     raise unreadable_error(path, "it is not a regular file")
-                # Before its content is read: a program in the container chose the size.
+                # Check this before reading the content: a program in the container chose the size.
                 if stat["size"] > LARGEST_FILE:
                     raise unreadable_error(path, f"its {stat['size']} bytes are over the limit of {LARGEST_FILE}")
                 try:
@@ -661,10 +661,10 @@ class DockerEngine:
         self._query(f"remove the volume {name}", _none_for(_ABSENT, lambda client: client.remove_volume(name)))
 
     def memory_killed(self, container: str) -> bool:
-        # A bounded query of what was: a live event stream stops without a word (moby/moby#12023). From the beginning,
-        # for no clock says when the container's was: this machine's and the engine's are set, and machines sleep.
+        # Query past events only: a live event stream may stop without an error (moby/moby#12023). Query from the
+        # beginning of time: clocks are changed and machines sleep, so no start time of the container is reliable.
         info: Mapping[str, Any] = self._query("tell the time", lambda client: client.info())
-        # With its fraction: the whole second would leave out the newest events.
+        # Keep the fraction: a whole second would leave out the newest events.
         until = f"{timestamp(info['SystemTime']):.6f}"
         filters = {"event": "oom", "container": container}
 
@@ -679,7 +679,7 @@ class DockerEngine:
         def request(client: Sdk) -> Any:
             return client.attach_socket(container, params=_ATTACH)
 
-        # Attached before it starts, so that no output is lost.
+        # Attach before the container starts, so that no output is lost.
         with contextlib.closing(self._call(f"attach to the container {container}", request)) as attached:
             self.start(container)
             # Over a Unix socket the SDK returns a `SocketIO`, over TLS the socket itself.
@@ -687,11 +687,11 @@ class DockerEngine:
         return self._exit_code(container)
 
     def _resize(self, container: str, rows: int, columns: int) -> None:
-        with contextlib.suppress(EngineError):  # it may have ended meanwhile
+        with contextlib.suppress(EngineError):  # the container may have ended meanwhile
             self._call("resize the terminal", lambda client: client.resize(container, rows, columns))
 
     def _exit_code(self, container: str) -> int:
-        # The connection ends a moment before the state changes. Ten seconds are waited for it.
+        # The connection ends a moment before the state changes. Wait up to ten seconds for the new state.
         for _ in range(200):
             state = self.state(container)
             if state is None or state.exit_code is not None:
@@ -702,7 +702,7 @@ class DockerEngine:
         return state.exit_code
 
 
-# The default detach keys start with Ctrl-P, which every shell user presses; these nobody types.
+# The default detach keys start with Ctrl-P, which every shell user presses. Nobody types the keys set here.
 _ATTACH = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1, "detachKeys": "ctrl-@,ctrl-_,ctrl-@"}
 
 
@@ -762,7 +762,7 @@ def _own_errors(upload: EngineUpload) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _refusals(refused: Callable[[str], TfdockError]) -> Iterator[None]:
-    """Read an error that arrives before the stream like an error in the stream."""
+    """Treat an error that arrives before the stream like an error in the stream."""
     try:
         yield
     except TfdockError as error:
@@ -778,7 +778,7 @@ def _proxies(client: Sdk, spec: ContainerSpec) -> dict[str, str]:
     """
     if spec.network == "none":
         return {}
-    # As the docker command looks them up: by the engine's address, else `default`.
+    # Like the docker command, look the proxies up by the engine's address, else under `default`.
     proxies = load_general_config().get("proxies", {})
     variables = ProxyConfig.from_dict(proxies.get(client.base_url, proxies.get("default", {}))).get_environment()
     return {name: _LOGIN.sub(r"\1", str(address)) for name, address in variables.items()}
@@ -800,7 +800,7 @@ def _build_request(request: ImageBuild, upload: EngineUpload) -> Callable[[Sdk],
         forcerm=True,
         # The default would put the proxies of ~/.docker/config.json, with their passwords, among the build args.
         use_config_proxy=False,
-        # `build` does not take the client's timeout by itself, and would wait for the headers without end.
+        # `build` does not take the client's timeout by itself, and would wait for the headers forever.
         timeout=int(client.timeout),
     )
 
@@ -825,5 +825,5 @@ def _is_name_taken(error: EngineError) -> bool:
     cause = error.__cause__
     if not isinstance(cause, APIError):
         return False
-    # podman reports it as a text with the status of an internal error.
+    # podman reports a name conflict as a text, with the status of an internal error.
     return cause.status_code == requests.codes.conflict or "is already in use by" in _message_of(cause)

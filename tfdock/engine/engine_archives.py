@@ -46,13 +46,13 @@ def image_names(archive: Iterator[bytes]) -> Iterator[str]:
         if path in _NAMING:
             named = named or path == _MANIFEST
             yield from _NAMING[path](_json(path, content))
-    if not named:  # without it, engines fall back to documents of their own choice
+    if not named:  # without this file, engines choose other documents
         raise Malformed(f"{_MANIFEST} is not in it")
 
 
 def _of_manifest(images: Any) -> Iterator[str]:
     for image in images:
-        if "Parent" in image:  # would make the image a cached step of another image's build
+        if "Parent" in image:  # a parent would make the image a cached step of another image's build
             raise Malformed("an image names its parent")
         # `docker save` writes null for an image that has no name.
         yield from _strings(image["RepoTags"] or [])
@@ -66,7 +66,7 @@ def _of_repositories(repositories: Any) -> Iterator[str]:
 def _of_index(index: Any) -> Iterator[str]:
     for image in index["manifests"]:
         notes = image.get("annotations") or {}
-        # containerd takes the second where the first is missing.
+        # containerd uses the second annotation if the first is missing.
         name = notes.get("io.containerd.image.name") or notes.get("org.opencontainers.image.ref.name")
         yield from (image_name.removeprefix("docker.io/") for image_name in _strings([name] if name else []))
 
@@ -99,7 +99,7 @@ _NAMING: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "index.json": _of_index,
 }
 _KEYS = {key.casefold(): key for key in ("RepoTags", "Parent", "manifests", "annotations")}
-# Bytes of one document; real ones have some kilobytes.
+# The most bytes of one document; real documents have some kilobytes.
 _LONGEST = 16 << 20
 _PIECE = 1 << 20
 
@@ -114,7 +114,7 @@ _LAYER_LINK, _LAYER = re.compile(rf"{_ID}/layer\.tar"), re.compile(rf"\.\./{_ID}
 
 
 def _members(archive: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
-    """Yield path and content of the documents that name images; raise Malformed for members of no engine."""
+    """Yield path and content of the documents that name images; raise Malformed for members that no engine writes."""
     seen = set[str]()
     for header in _headers(archive):
         _check_member(header)
@@ -167,9 +167,9 @@ def _check_member(header: TarHeader) -> None:
 
 _EXTENDED = "a member has extended headers that no engine writes"
 _LONGEST_EXTENSION = 8 * BLOCK
-# The name is checked because an engine unpacks an archive that begins like a compressed one.
+# Check the name: if an archive begins like a compressed one, engines unpack it.
 _EXTENSION = re.compile(r"(?:[0-9a-z/]+/)?PaxHeaders\.0/[A-Za-z0-9._-]+")
-# Not `path` and `linkpath`: they would give the member another name than its header.
+# `path` and `linkpath` are not allowed: they would give the member another name than its header.
 _RECORD = re.compile(rb"([1-9][0-9]{0,3}) (size|mtime|atime|ctime|uid|gid|uname|gname)=([^\n\0]+)\n")
 
 
@@ -206,7 +206,7 @@ def _read_exactly(archive: io.BufferedReader, size: int) -> bytes:
 
 def only_file(archive: Iterator[bytes], path: str) -> bytes:
     """Return the contents of the only regular file of an archive. Nothing is unpacked."""
-    # As a stream: `tarfile` would else seek in the archive.
+    # Open it as a stream: otherwise `tarfile` would seek in the archive.
     with tarfile.open(fileobj=io.BufferedReader(ChunkReader(archive)), mode="r|") as tar:
         member = tar.next()
         if member is None:

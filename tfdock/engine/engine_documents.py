@@ -31,7 +31,7 @@ def open_files_allowed(address: EngineAddress) -> int | None:
     try:
         pid, _ = engine_process(address)
         limit = re.search(r"Max open files +\S+ +(\d+)", Path(f"/proc/{pid}/limits").read_text())
-    except (OSError, AttributeError):  # elsewhere, or not Linux
+    except (OSError, AttributeError):  # the engine is on another machine, or this machine is not Linux
         return _OPEN_FILES
     return min(_OPEN_FILES, int(limit[1])) if limit else _OPEN_FILES
 
@@ -62,7 +62,7 @@ def host_config_of(spec: ContainerSpec, open_files: int | None, info: EngineInfo
 
 
 def _host_options(spec: ContainerSpec, info: EngineInfo) -> dict[str, Any]:
-    """Return the arguments of the SDK that depend on the engine: limits, and what opens the caller's folders.
+    """Return the arguments of the SDK that depend on the engine: limits, and access to the caller's folders.
 
     Sources: Docker's manual on rootless mode and on `userns-remap`; podman-run(1), `--user` and `--security-opt`.
     """
@@ -74,7 +74,7 @@ def _host_options(spec: ContainerSpec, info: EngineInfo) -> dict[str, Any]:
     if spec.cpus is not None and info.limits_cpus:
         # The engine counts CPU time in billionths of a core.
         options["nano_cpus"] = int(spec.cpus * 1e9)
-    # Compilers and Bazel need no capability, and what they run is a stranger's source.
+    # Compilers and Bazel need no capability, and they run a stranger's source.
     options["cap_drop"] = ["ALL"]
     security = ["no-new-privileges"]
     # A remote engine mounts only volumes, and labels and maps them itself.
@@ -87,7 +87,7 @@ def _host_options(spec: ContainerSpec, info: EngineInfo) -> dict[str, Any]:
 
 
 def _mount(mount: Mount) -> dict[str, Any]:
-    # A mount, not `binds`: for a missing source the latter creates a folder that belongs to root.
+    # Do not use `binds`: for a missing source, the engine would create a folder that belongs to root.
     kind: Any = mount.kind
     return DockerMount(target=mount.target, source=mount.source, type=kind, read_only=mount.read_only)
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from tfdock.errors import BuildFailed, DiskFull, EngineError, NetworkError, Problem, TfdockError
 from tfdock.types import ImageRef
 
-#: Docker's terms and commands, and podman's for the same things: containers-registries.conf(5), podman-info(1), and
-#: the
-#: Container Device Interface in the manual of NVIDIA's container toolkit.
+#: Docker's terms and commands, each with podman's term for the same thing. Sources: containers-registries.conf(5),
+#: podman-info(1), and the Container Device Interface in the manual of NVIDIA's container toolkit.
 _PODMAN_WORDS = (
     ("`insecure-registries` of its daemon.json", "a `[[registry]]` with `insecure = true` in registries.conf"),
     ("(`docker info` calls it Docker Root Dir)", "(`podman info` calls it graphRoot)"),
@@ -75,7 +74,7 @@ _USER_NAMESPACE = _means(
 _DOCKERFILE = _means(
     r"dockerfile parse error|Cannot locate specified Dockerfile|the Dockerfile .*cannot be empty"
     r"|requires BuildKit|unknown instruction|failed to parse"
-    # podman's
+    # podman's text
     r"|stat \S+/libpod_builder\d+/build/\S+: no such file or directory",
     BuildFailed,
     "dockerfile-refused",
@@ -109,7 +108,7 @@ _REGISTRY = (
         "{what} exists in {where}, but not for {platform}",
         "choose an image for this machine's architecture",
     ),
-    # Before "denied": for a missing repository, Docker Hub's message has both.
+    # This must come before "denied": for a missing repository, Docker Hub's message has both texts.
     _means(
         r"manifest unknown|name unknown|repository (does not exist|name not known)|not found|HTTP 404 response",
         NetworkError,
@@ -124,7 +123,7 @@ _REGISTRY = (
         "{where} refuses to serve {what}",
         "log in with `docker login` as a user who may read the image",
     ),
-    # Before the failed connections, because their text (`tls:`) is in these lines too.
+    # This must come before the failed connections: their text (`tls:`) is in these lines too.
     _means(
         r"server gave HTTP response to HTTPS client|x509|certificate",
         NetworkError,
@@ -146,7 +145,7 @@ _REGISTRY = (
 
 # A registry's answers to users without write permission.
 _PUSH = (
-    # First: with this text the engine itself reports a missing image.
+    # This must come first: with this text the engine itself reports a missing image.
     _means(
         # The last words are podman's.
         r"No such image|does not exist locally|tag does not exist|image not known",
@@ -243,7 +242,7 @@ _REFUSALS = (
 
 
 def _interpret(meanings: Iterable[_Meaning], words: str, program: str, **names: str) -> TfdockError | None:
-    """Return the first meaning that fits."""
+    """Return the error of the first meaning whose text fits; None if no text fits."""
     for meaning in meanings:
         match = meaning.words.search(words)
         if match:

@@ -42,7 +42,7 @@ def engine_info(info: Mapping[str, Any], version: Mapping[str, Any], address: En
         data_root=data_root,
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
         local=address.local,
-        # podman makes up an id for each answer. Its data root holds its images and containers.
+        # podman makes up an id for each answer, so use its data root, which holds its images and containers.
         id=f"podman {_digest(address.url, data_root)}" if podman else info.get("ID") or "",
         address=str(address),
         owner=_owner(address) if address.local else None,

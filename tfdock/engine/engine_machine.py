@@ -28,7 +28,7 @@ def engine_machine(info: EngineInfo) -> Machine:
     if not info.local:
         return Machine(cpus=info.cpus, memory=info.memory)
     local = local_machine()
-    # An engine in a virtual machine of its own (Docker Desktop) has not this machine's swap either.
+    # An engine in its own virtual machine (Docker Desktop) does not have this machine's swap.
     swap = local.swap if info.memory >= local.memory else 0
     return Machine(cpus=min(info.cpus, local.cpus), memory=min(info.memory, local.memory), swap=swap)
 
@@ -44,7 +44,7 @@ def engine_data(info: EngineInfo) -> Path | None:
 
 def caller_user(info: EngineInfo, uid: int, gid: int) -> str:
     """Return the user of a container (`uid:gid`) that owns the caller's folders in it."""
-    # A rootless engine, Docker's or podman's, maps the user who runs it to 0. Any other number is a stranger outside.
+    # A rootless engine, Docker's or podman's, maps the user who runs it to 0. Other numbers are other users outside.
     return "0:0" if info.rootless else f"{uid}:{gid}"
 
 
@@ -58,7 +58,7 @@ def gives_gpus(info: EngineInfo, accelerator: Accelerator) -> bool:
 
 
 def gpu_access(accelerator: Accelerator | None, info: EngineInfo) -> GpuAccess:
-    """Return the access to such GPUs: by the engine's runtime, or by their device files."""
+    """Return how containers get GPUs of this family: by the engine's runtime, or by device files."""
     if accelerator is None:
         return GpuAccess(missing="the wheel is for the CPU")
     runtime, devices = accelerator.engine_runtime, accelerator.device_files

@@ -45,13 +45,13 @@ class Cancel:
         """Ask to stop: run the hooks. Setting it twice does nothing more."""
         if not self._event.is_set():
             self._event.set()
-            # A copy: a hook may remove itself.
+            # Loop over a copy: a hook may remove itself.
             for hook in list(self._hooks):
                 hook()
 
     def on_set(self, hook: Callable[[], None]) -> Callable[[], None]:
-        """Call `hook` at the request (at once if it was made); return a function that removes the hook."""
-        # Added first, then asked: a `set` in between may run the hook twice, but never not at all.
+        """Call `hook` at the request, or at once if it was made already. Return a function that removes the hook."""
+        # Add the hook before the check: a `set` in between may run the hook twice, but cannot miss it.
         self._hooks.append(hook)
         if self._event.is_set():
             hook()
@@ -63,10 +63,10 @@ class ImageInfo:
     """An image on the engine."""
 
     id: str  #: The image's id, valid in this engine only.
-    tags: tuple[str, ...] = ()  #: Its tags.
-    digests: tuple[str, ...] = ()  #: Its digests in registries, such as `name@sha256:…`.
-    labels: Mapping[str, str] = field(default_factory=dict)  #: Its labels.
-    size: int = 0  #: Bytes.
+    tags: tuple[str, ...] = ()  #: The image's tags.
+    digests: tuple[str, ...] = ()  #: The image's digests in registries, such as `name@sha256:…`.
+    labels: Mapping[str, str] = field(default_factory=dict)  #: The image's labels.
+    size: int = 0  #: Bytes of the image.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

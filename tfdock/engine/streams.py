@@ -24,7 +24,7 @@ from tfdock.errors import BuildFailed, Interrupted, OutOfMemory, Problem, Tfdock
 
 def break_off(response: requests.Response) -> None:
     """Wake a thread that is blocked reading the response, from any thread. Closing the response would not wake it."""
-    with contextlib.suppress(OSError, RuntimeError, ValueError):  # read to its end, or closed, meanwhile
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # the response has ended, or was closed
         response.raw.shutdown()
 
 
@@ -58,7 +58,7 @@ class StreamWatch:
                 return
 
     def _answers(self) -> bool:
-        # Three times, because a machine that swaps may miss one.
+        # Three times, because a machine that swaps may miss one ping.
         return any(self._alive() or self._done.wait(1) for _ in range(3))
 
 
@@ -74,7 +74,7 @@ def body_chunks(response: requests.Response) -> Iterator[bytes]:
 def messages(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """Yield the JSON messages of a stream.
 
-    Their text is no data: the engine itself replaces characters at the borders of its 32 KiB pieces by U+FFFD.
+    Their text is not reliable: the engine replaces characters at the borders of its 32 KiB pieces by U+FFFD.
     """
     rest = b""
     for chunk in chunks:
@@ -112,8 +112,8 @@ def skip_bytes(skip: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class EngineUpload:
-    """A build context, images or files on the way to the engine. It stops when cancelled, and keeps an error of its
-    source.
+    """A build context, images or files on the way to the engine. A cancel stops it. An error of its
+    source is kept.
 
     urllib3 turns an OSError of the body into its own "Connection aborted", as if the engine had failed.
     """
@@ -130,7 +130,7 @@ class EngineUpload:
                 # An empty piece would end the chunked body (RFC 9112, 7.1).
                 if chunk:
                     yield chunk
-        # Not GeneratorExit, which only means that the reader has stopped.
+        # GeneratorExit is not caught: it only means that the reader has stopped.
         except Exception as error:
             self.error = error
             raise
@@ -177,7 +177,7 @@ class ImageProgress:
 
     @property
     def base(self) -> str | None:
-        """The image of a FROM step, its arguments filled in."""
+        """The image of a FROM step, with its arguments filled in."""
         words = string.Template(self.step).safe_substitute(self.build_args).split()
         return words[1] if len(words) > 1 and words[0].upper() == "FROM" else None
 
@@ -207,7 +207,7 @@ def step_killed(step: str) -> OutOfMemory:
 
 
 def build_refusal(progress: ImageProgress, words: str, program: str) -> TfdockError | None:
-    """Return the error of a build that no command failed: of the registry in FROM, the disk, or the Dockerfile."""
+    """Return the error of a build without a failed command: of the registry in FROM, the disk or the Dockerfile."""
     if progress.base:
         return registry_refusal(progress.base, words, program)
     return step_refusal(progress.step, words, program)

@@ -1,4 +1,4 @@
-"""Join this process's terminal to a container's: raw mode and window size, restored on every way out."""
+"""Connect this process's terminal to a container's: raw mode and window size. Every exit restores the terminal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _forward(connection: socket.socket, source: int, sink: int, resized: int) ->
             return
         if source in ready:
             data = os.read(source, 1 << 12)
-            # Within a line Ctrl-D only hands on what was typed (termios(3), VEOF). So a line break is sent before
+            # Within a line, Ctrl-D only sends the typed text (termios(3), VEOF). So a line break is sent before
             # Ctrl-D.
             _send_input(connection, data or (b"\n" if line_begun else b"") + _END_OF_INPUT)
             line_begun = not data.endswith((b"\n", b"\r"))
@@ -55,7 +55,7 @@ def _forward_output(connection: socket.socket, sink: int) -> bool:
     """Write one piece of output; return False at its end."""
     try:
         data = connection.recv(1 << 16)
-    except ConnectionError:  # the engine died: whoever asks for the exit code will see
+    except ConnectionError:  # the engine died: reading the exit code will report this
         return False
     rest = memoryview(data)
     # A pipe may accept only a part.
@@ -89,7 +89,7 @@ def _window_size(sink: int, resize: Resize) -> Iterator[int]:
     inward, outward = os.pipe()
 
     def changed(_signal: int = 0, _frame: FrameType | None = None) -> None:
-        # Asked of the engine from the handler: the main thread waits in select, within no other request.
+        # The handler may send a request: the main thread waits in select, not in another request.
         with contextlib.suppress(OSError):
             columns, rows = os.get_terminal_size(sink)
             resize(rows, columns)

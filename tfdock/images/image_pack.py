@@ -48,7 +48,7 @@ def _pieces(shipment: Shipment, stream: Callable[[Descriptor], BinaryIO]) -> Ite
     yield wheel_layout.beginning()
     small = _small_blobs(shipment)
     wheels = {str(wheel.layer.digest): wheel.layer for image in shipment.images for wheel in image.wheels}
-    # By digest: the bytes of the file follow from its images alone.
+    # Sort by digest: then the bytes of the file depend only on its images.
     for digest in sorted({*small, *wheels}):
         if digest in wheels:
             yield member_header(wheel_layout.blob_path(wheels[digest]), wheels[digest].size)
@@ -59,7 +59,7 @@ def _pieces(shipment: Shipment, stream: Callable[[Descriptor], BinaryIO]) -> Ite
         else:
             blob, data = small[digest]
             yield file_member(wheel_layout.blob_path(blob), data)
-    # A fingerprint's tag is for whoever looks for a build in a registry.
+    # Leave out fingerprint tags: they only serve to find a build in a registry.
     tags = {tag: content for tag, content in shipment.tags.items() if not tag.startswith(FINGERPRINT_TAG)}
     for path, data in wheel_layout.documents(shipment.images, tags):
         yield file_member(path, data)

@@ -1,7 +1,7 @@
-"""Pull wheels from a registry into the wheelhouse (`pull`). Arriving bytes are kept, and used when they are verified.
+"""Pull wheels from a registry into the wheelhouse (`pull`). Arriving bytes are kept, but used only when verified.
 
 A wheel is written beside its record, where no installer looks. Meanwhile the digest of its layer is computed. Then
-the wheel is checked against its RECORD like any other, and moved into the wheelhouse as a build would do it. An
+the wheel is checked against its RECORD like any other, and moved into the wheelhouse like a built wheel. An
 interrupted pull keeps the received bytes, and the next pull continues after them.
 """
 
@@ -63,7 +63,7 @@ class ImagePull:
     """Pulls builds from images into a wheelhouse.
 
     `check` is called now and then and raises to stop. `say` is called with messages, `progress` with the number of
-    new bytes. `read` is for a caller that looks at the members of wheels. Every method raises the errors of
+    new bytes. A caller that looks at the members of wheels gives its own `read`. Every method raises the errors of
     `Repository`, and WheelRefused, DiskFull and errors of files.
     """
 
@@ -98,7 +98,7 @@ class ImagePull:
         with self._wheelhouse_errors():
             record = self.wheelhouse.complete_record(build_id, build.fingerprint)
             # Two builds with one fingerprint may differ in their bytes; then the image's files replace the present
-            # ones.
+            # files.
             if record and record["wheels"] == build.record["wheels"]:
                 return result
             self.received = self.kept = 0
@@ -120,7 +120,7 @@ class ImagePull:
         """Return all wheels of a build, on the wheelhouse's disk and verified."""
         # Sixteen digits behind `sha256:` tell the wheels of a build apart.
         parts = [folder / f"pull-{wheel.layer.digest[7:23]}.part" for wheel in build.wheels]
-        # Parts of other wheels, from pulls of this build id that broke off.
+        # Remove parts of other wheels, which interrupted pulls of this build id left.
         for stale in folder.entries():
             if stale.name.startswith("pull-") and stale.name.endswith(".part") and stale not in parts:
                 stale.remove()
@@ -129,10 +129,10 @@ class ImagePull:
             file = WheelFile(file=wheel.file, sha256=wheel.sha256, size=wheel.size)
             target = self.wheelhouse.at(wheel.file)
             if target.is_file() and target.size == wheel.size and target.sha256() == wheel.sha256:
-                # `publish` moves it onto itself.
+                # `publish` will move this file onto itself.
                 wheels[target.path] = file
                 continue
-            # Before hundreds of megabytes are fetched for a name that is taken.
+            # Check the name before fetching hundreds of megabytes: it may be taken.
             self.wheelhouse.check_replaceable(BuildId(build.build_id), file, recorded(build.record))
             self._fetch(image, wheel, part)
             wheels[part.path] = file
@@ -142,12 +142,12 @@ class ImagePull:
 
     def _fetch(self, image: StoredImage, wheel: FoundWheel, part: UntrustedPath) -> None:
         """Fetch a wheel into a file of its own. A file that turns out to be different is removed."""
-        # Never more bytes than the wheel has: another pull may have written the part.
+        # Use no more bytes than the wheel has: another pull may have written the part.
         # A packed layer cannot be continued in its middle.
         begun = min(part.size, wheel.size) if not wheel.packed else 0
         self._check_room(wheel.size - begun)
         try:
-            # Unbuffered: what has arrived is to be there when we are killed.
+            # Unbuffered: received bytes must be in the file if this process is killed.
             with part.update() as file:
                 file.truncate(begun)
                 self._take(image, wheel, file, begun)
@@ -205,7 +205,7 @@ class ImagePull:
         if facts.sha256 != wheel.sha256:
             text = f"{wheel.file} has the sha256 {facts.sha256}; its labels, SHA256SUMS and record say {wheel.sha256}"
             raise image.named.malformed(image.digest, text)
-        if facts.tag_problem:  # who looks at members takes renamed wheels as well
+        if facts.tag_problem:  # a caller's own `read` may accept renamed wheels
             raise self._refusal(image, wheel, "wheel-tag-mismatch", facts.tag_problem)
         if not facts.record_ok:
             first = facts.record_problems[0]
@@ -221,7 +221,7 @@ class ImagePull:
 
 
 def _read_blocks(file: FileIO, size: int) -> Iterator[bytes]:
-    """Yield the first `size` bytes of a file, and leave its position behind them."""
+    """Yield the first `size` bytes of a file, and leave its position after them."""
     file.seek(0)
     while size and (block := file.read(min(size, _BLOCK))):
         size -= len(block)

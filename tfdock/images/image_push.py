@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushedImages:
-    """The result of a push: the digest of each tag, bytes that were sent, and bytes that were there."""
+    """The result of a push: the digest of each tag, bytes that were sent, and bytes that the registry already had."""
 
     tags: dict[str, Digest]
     sent: int
@@ -66,7 +66,7 @@ class Push:
         # Manifests after their blobs, tags last: a push that is stopped leaves no tag on half an image.
         tagged = {content.digest for content in shipment.tags.values()}
         for image in shipment.images:
-            if image.digest not in tagged:  # an index names it
+            if image.digest not in tagged:  # an index names this image
                 self._put(image.digest, image, self._repository.manifest(image.digest))
         for tag, content in shipment.tags.items():
             self._put(tag, content, before[tag])
@@ -107,7 +107,7 @@ class Push:
         self._there += 0 if sent else size
 
     def _tick(self) -> None:
-        """Stop if asked to; else report progress now and then."""
+        """Raise if a stop was requested; else report progress now and then."""
         self._check()
         transfer, now = self._sending, self._clock()
         if transfer and now - transfer.reported >= _PROGRESS_SECONDS and transfer.layer.tell() > transfer.done:

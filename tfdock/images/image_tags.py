@@ -118,7 +118,7 @@ class Shipment:
 def shipment(builds: Sequence[WheelBuild], *, together: str | None = None, moving: bool = True) -> Shipment:
     """Return an image for each build, and with `together` one image of all of them under that tag.
 
-    Builds for several platforms give an index. `moving`: tags without the last numbers are given as well, to the
+    Builds for several platforms give an index. `moving`: also give tags without the last numbers, to the
     newest of these builds. Only builds in the trust domain `release` get them: others have the same build ids. Raises
     WheelRefused (`image-platform-unknown`) and ProfileError (`image-builds-collide`, `image-too-large`).
     """
@@ -144,7 +144,7 @@ def _moving_tags(images: Iterable[WheelImage]) -> dict[str, Content]:
     return {
         tag: _content(
             [
-                # The release first: an old release that is built again is not the newest.
+                # Compare releases first: an old release that is built again is not the newest.
                 max(group, key=_release_and_time)
                 for group in _group_by(candidates, lambda image: image.platform).values()
             ]

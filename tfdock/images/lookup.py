@@ -97,7 +97,7 @@ def find_image(image: ImageRef, platform: str, check: Callable[[], None]) -> Sto
 def _platform_manifest(named: NamedArtifact, index: FoundManifest, platform: str) -> FoundManifest:
     """Return the manifest that an index has for a platform."""
     image = named.image
-    # Docker's list cannot say it: there the labels of the platform's image do.
+    # Docker's list cannot declare wheels. Then the labels of the platform's image declare them.
     if index.media_type != oci.DOCKER_LIST and not wheel_image_read.says_wheels(index.data):
         raise _no_wheels_error(named, index.digest)
     known = wheel_image_read.platforms(index.data)
@@ -114,7 +114,7 @@ def _platform_manifest(named: NamedArtifact, index: FoundManifest, platform: str
 
 
 def _small_blob(repository: Repository, blob: Descriptor, most: int) -> bytes:
-    # By the manifest, before a byte is fetched.
+    # Check the size in the manifest before a byte is fetched.
     if blob.size > most:
         raise Malformed(f"{blob.digest} has {blob.size} bytes, where tfdock writes {most} at most")
     return repository.small_blob(blob, most)
@@ -124,7 +124,7 @@ def _small_blob(repository: Repository, blob: Descriptor, most: int) -> bytes:
 
 
 def _no_wheels_error(named: NamedArtifact, digest: Digest) -> TfdockError:
-    # A build's tag must never name anything else: it was moved, which is worse than a wrong name.
+    # A build's tag must never name anything else: this tag was moved, which is worse than a wrong name.
     if is_promise(named.image.tag or ""):
         return _moved_tag_error(named.image, digest, "it is something else than wheels")
     return named.other_kind(digest)
@@ -168,23 +168,23 @@ class ImageLookup:
     def images(
         self, plan: BuildPlan, lock: LockFile | None, failed: Callable[[NetworkError], object]
     ) -> Iterator[StoredImage]:
-        """Yield the images that hold the build, as they are found. A failed registry is added to `failed`.
+        """Yield the images that hold the build, as they are found. The error of a registry is passed to `failed`.
 
         Raises VerificationFailed for a malformed image.
         """
         for repository in self.repositories:
             try:
                 image = self._find_in(repository, plan)
-            # A registry that is down ends nothing: the next one is asked.
+            # A registry that is down does not end the lookup: the next registry is queried.
             except NetworkError as error:
                 failed(error)
                 continue
-            # `--locked` wants a build of exactly these pins.
+            # With a lock (`--locked`), only a build of exactly these pins counts.
             if image and (lock is None or image.builds[0].record.get("lock") == lock.sha256):
                 yield image
 
     def _find_in(self, repository: ImageRef, plan: BuildPlan) -> StoredImage | None:
-        # The fingerprint first: under the build id another build may have been pushed since.
+        # Try the fingerprint first: another build may have been pushed under the build id since.
         tags = (fingerprint_tag(plan.fingerprint), plan.build_id)
         # The platform of the wheel, not of this machine: the engine may run on another machine.
         platform = machine_platform(plan.build_id.rpartition("-")[2])
@@ -193,7 +193,7 @@ class ImageLookup:
             # An image of several builds breaks the promise of such a tag.
             if image and len(image.builds) == 1 and _is_of(plan, image.builds[0]):
                 return image
-            if image:  # by another base or other flags, or of a trust domain that may not stand for the plan's
+            if image:  # it has another base or other flags, or a trust domain that may not stand for the plan's
                 self.others.append(image.image)
         return None
 

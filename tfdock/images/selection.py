@@ -58,7 +58,7 @@ class WheelSelection:
             layer.close()
 
     def stream(self, layer: Descriptor) -> BinaryIO:
-        """Return the bytes of a wheel's layer, seekable; of each wheel one stream at a time."""
+        """Return the bytes of a wheel's layer, seekable. Read only one stream of a wheel at a time."""
         path = next(path for path, wheel in self._wheels.items() if wheel.layer.digest == layer.digest)
         return self._layers[path].stream()
 
@@ -80,7 +80,7 @@ class WheelSelection:
             return self._build_of_wheel(Path(name))
         if BUILD_ID.fullmatch(name) and (records := self._records(self.wheelhouse, BuildId(name))):
             return self._complete_build(self.wheelhouse, records) or self._raise_gone(records)
-        # It is written like a build id. As a profile it would be refused for a missing file, which explains nothing.
+        # A moving tag looks like a build id. The error of a missing profile would not explain this mistake.
         if moving_tag(name) and not Path(name).exists():
             raise self._not_built_error("PROFILE", BuildId(name), others=False)
         plan = self.plan(name)
@@ -121,11 +121,11 @@ class WheelSelection:
         for file in house.record_files(build_id):
             try:
                 data = file.read(LARGEST_RECORD)
-                # Cheaper than to parse every record: a sha256 stands in it as text.
+                # This is cheaper than parsing every record: a sha256 is in the record as text.
                 if naming.encode() not in data:
                     continue
                 record = read_record(data)
-            except FileNotFoundError:  # somebody prunes
+            except FileNotFoundError:  # a prune has removed it meanwhile
                 continue
             except (Malformed, OSError) as error:
                 self._unreadable = f"{file} cannot be used: {error}"
@@ -215,19 +215,19 @@ class WheelLayer:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = path.open("rb")
-        # Of the open file: the name may stand for another one by now.
+        # Use the size of the open file: the name may stand for another file by now.
         self.size = os.fstat(self._file.fileno()).st_size
         self._head, self._tail = frame(path.name, self.size)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def hashed(self, check: Callable[[], None]) -> ImageWheel:
         """Return the layer of the wheel. Raise `WheelError` if the file is not a wheel. `check` raises to stop."""
         wheel, layer = hashlib.sha256(), hashlib.sha256(self._head)
         self._file.seek(0)
-        # Both at once: hashing gives up Python's lock.
+        # Compute both hashes at the same time: hashing releases Python's lock.
         with ThreadPoolExecutor(1, "tfdock-layer") as executor:
             while block := self._file.read(_BLOCK):
                 check()

@@ -98,7 +98,7 @@ def common_platform(files: Iterable[str]) -> Platform:
     tags = {tag.platform for file in files for tag in parse_wheel_filename(file)[3]}
     machines = {match[1] if (match := _PLATFORM.fullmatch(tag)) else "" for tag in tags}
     known = {_ARCHITECTURES[machine] for machine in machines if machine in _ARCHITECTURES}
-    # A second platform tag, even an unknown one: an image is for one platform.
+    # Refuse a second platform, even an unknown one: an image is for one platform.
     if len(known) != 1 or not machines <= set(_ARCHITECTURES):
         raise ValueError(f"the platform tags {', '.join(sorted(tags))} name no one architecture of Linux")
     ((architecture, variant),) = known
@@ -151,12 +151,12 @@ class WheelImage:
 
     @cached_property
     def wheels(self) -> tuple[ImageWheel, ...]:
-        """Its wheels by name, one layer for each, in this order."""
+        """The image's wheels by name, one layer for each, in this order."""
         return tuple(sorted_wheels(self.builds))
 
     @cached_property
     def papers(self) -> bytes:
-        """Its last layer."""
+        """The image's last layer."""
         return papers(self.builds)
 
     @cached_property
@@ -166,7 +166,7 @@ class WheelImage:
 
     @cached_property
     def config(self) -> bytes:
-        """Its configuration. An uncompressed layer's digest is that of its contents (`diff_ids`)."""
+        """The image's configuration. An uncompressed layer's digest is that of its contents (`diff_ids`)."""
         names = [*(f"{WHEELS}/{wheel.file}" for wheel in self.wheels), f"{META} {SIMPLE} {SUMS}"]
         document = {
             **self.platform.document(),
@@ -179,12 +179,12 @@ class WheelImage:
 
     @cached_property
     def layers(self) -> tuple[Descriptor, ...]:
-        """Its layers, the papers last."""
+        """The image's layers, the papers last."""
         return (*(wheel.layer for wheel in self.wheels), Descriptor.of(LAYER_TYPE, self.papers))
 
     @cached_property
     def manifest(self) -> bytes:
-        """Its manifest."""
+        """The image's manifest."""
         config = Descriptor.of(CONFIG_TYPE, self.config)
         return Manifest(
             config=config, layers=self.layers, artifact_type=ARTIFACT_TYPE, annotations=self.labels
@@ -213,7 +213,7 @@ class ImageIndex:
         """The index itself, with the annotations of an image of all these builds."""
         manifests = [
             Descriptor.of(MANIFEST, image.manifest).document()
-            # OCI 1.1: a descriptor can tell what its manifest is, so that nobody has to fetch it.
+            # OCI 1.1: a descriptor can state the kind of its manifest, so that nobody has to fetch the manifest.
             | {"platform": image.platform.document(), "artifactType": ARTIFACT_TYPE}
             for image in self.images
         ]

@@ -2,8 +2,8 @@
 
 Nothing is extracted. The bytes around a wheel in its layer follow from its name and size, so they are compared, not
 interpreted. The papers are read in memory: every member is checked by name and kind, and together they must have the
-bytes that tfdock would write. Manifest, labels, SHA256SUMS and records must agree on every wheel. Whether the wheel's
-bytes agree is checked by the code that stores them. The image's own index and constraints are not used, and not
+bytes that tfdock would write. Manifest, labels, SHA256SUMS and records must agree on every wheel. The code that
+stores a wheel checks whether the wheel's bytes agree. The image's own index and constraints are not used, and not
 checked.
 """
 
@@ -75,7 +75,7 @@ def is_wheel_image(manifest: Manifest) -> bool:
 
 
 def is_reencoded(config: bytes) -> bool:
-    """Return whether a configuration has the labels of wheels: another tool wrote the manifest.
+    """Return whether a configuration has the labels of wheels, for a manifest that another tool wrote.
 
     `docker push` and `skopeo copy --format v2s2` write Docker's manifests, without an artifact type or annotations.
     """
@@ -204,7 +204,7 @@ _Wheels = Annotated[list[_Wheel], lambda rows: 0 < len(rows) <= MOST_WHEELS]
 
 
 def _wheel_rows(labels: Mapping[str, str]) -> list[dict[str, Any]]:
-    # Without the label there is no JSON, which is refused like any other text.
+    # Without the label the text is empty, and refused like any other text that is not JSON.
     rows: list[dict[str, Any]] = parse(_Wheels, labels.get(f"{OWN}.wheels", ""))
     files = [row["file"] for row in rows]
     if len(set(files)) < len(files):

@@ -34,7 +34,7 @@ def labels(records: Sequence[Mapping[str, Any]], wheels: Sequence[ImageWheel]) -
         "description": _description(records),
         "version": _join_unique(str(version) for _, version, *_ in names),
         "created": CREATED,
-        # One value for several builds: a list of addresses would be none to a program.
+        # Give only a value that all builds share: a program could not use a list of addresses.
         "source": _common_value(_source(record)["location"] for record in records),
         "revision": _common_value(_source(record)["revision"] for record in records),
         "licenses": _common_value(_license(wheel.metadata) for wheel in wheels),
@@ -69,7 +69,7 @@ def _description(records: Sequence[Mapping[str, Any]]) -> str:
 def foreign_record(name: str, wheel: ImageWheel, version: str, python: str, verification: Any) -> Mapping[str, Any]:
     """Return a stand-in for the record of a wheel from elsewhere: only facts from the wheel itself.
 
-    `name` stands for its build id. `python` is the version for the wheel, `verification` the document of its passed
+    `name` is used as its build id. `python` is the version for the wheel, `verification` the document of its passed
     checks.
     """
     choices = {"tensorflow": version, "python": python}

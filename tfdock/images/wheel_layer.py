@@ -37,12 +37,12 @@ class ImageWheel:
 
     @property
     def file(self) -> str:
-        """Its file name."""
+        """The wheel's file name."""
         return self.listed.file
 
     @property
     def sha256(self) -> str:
-        """The sha256 of its bytes: 64 hexadecimal digits."""
+        """The sha256 of the wheel's bytes: 64 hexadecimal digits."""
         return self.listed.sha256
 
 
@@ -61,7 +61,7 @@ class FoundWheel:
 
 
 def frame(file: str, size: int) -> tuple[bytes, bytes]:
-    """Return the bytes before and behind a wheel in its layer."""
+    """Return the bytes before and after a wheel in its layer."""
     head = member_header(f"{WHEELS}/", None) + member_header(f"{WHEELS}/{file}", size)
     return head, padding(size) + END
 
@@ -79,13 +79,13 @@ def unpacked(pieces: Iterable[bytes], content: str, most: int) -> Iterator[bytes
                 data = inflating.decompress(rest, _UNPACKED)
             except zlib.error as error:
                 raise Malformed("a layer cannot be unpacked") from error
-            # Bytes behind the end of the stream would be another file to some readers.
+            # Some readers would read bytes after the end of the stream as another file.
             if (size := size + len(data)) > most or inflating.unused_data:
                 raise Malformed(f"a layer unpacks to more than {most} bytes")
             sha256.update(data)
             yield data
             rest = inflating.unconsumed_tail
-    # What was left of the last piece: at most the window of gzip.
+    # The rest of the last piece has at most the size of gzip's window.
     data = inflating.flush()
     sha256.update(data)
     yield data
@@ -96,7 +96,7 @@ def unpacked(pieces: Iterable[bytes], content: str, most: int) -> Iterator[bytes
 def wheel_bytes(wheel: FoundWheel, pieces: Iterable[bytes], start: int = 0) -> Iterator[bytes]:
     """Yield the bytes of a wheel from the bytes of its layer as they come; raise Malformed if the layer differs.
 
-    With `start`, the pieces begin behind that many bytes of the wheel; the bytes before the wheel are not checked
+    With `start`, the pieces begin after that many bytes of the wheel; the bytes before the wheel are not checked
     again.
     """
     head, tail = frame(wheel.file, wheel.size)

@@ -26,7 +26,7 @@ _WHOLE_NAME = "io.containerd.image.name"
 
 
 def beginning() -> bytes:
-    """Return the bytes that every such file begins with."""
+    """Return the bytes that every file of wheel images begins with."""
     return b"".join(member_header(f"{folder}/", None) for folder in ("blobs", FOLDER))
 
 
@@ -38,7 +38,7 @@ def blob_path(blob: Descriptor) -> str:
 def documents(
     images: Iterable[WheelImage], tags: Mapping[str, WheelImage | ImageIndex]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the files behind the blobs, in their order. In `tags`, an image's own name comes before its others."""
+    """Yield the files after the blobs, in order. In `tags`, an image's own name comes before its other names."""
     # One descriptor for each manifest: skopeo and podman take a file without a name only if it has a single one.
     own = {content.digest: tag for tag, content in reversed(list(tags.items()))}
     manifests = [_entry(tag, tags[tag]) for tag in sorted(own.values())]

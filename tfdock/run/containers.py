@@ -1,6 +1,7 @@
 """Run a container, from its description to its results: check folders, copy in, create, follow, copy out.
 
-An engine here mounts the folders. For an engine elsewhere their files go into volumes, and results come back.
+An engine on this machine mounts the folders. For an engine on another machine, files are copied into volumes, and
+results are copied back.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def run(
         by_force=lambda: engine.signal(container, "KILL"),
     )
     state = supervisor.watch(title, follow, stopper, tap=tap, hidden=hidden)
-    # OOMKilled need not tell of a compiler that was killed while the container went on: its event does.
+    # OOMKilled may not show that a compiler was killed while the container went on. An event shows this.
     memory = state.oom_killed or engine.memory_killed(container)
     # Results of a container that failed, or lost a process, are not used.
     if state.exit_code == 0 and not memory:
@@ -73,7 +74,7 @@ def run(
 
 
 def copy_in(supervisor: Supervisor, spec: ContainerSpec) -> ContainerSpec:
-    """Return the container to create: its mounts are checked, and its files copied to an engine elsewhere.
+    """Return the container to create: its mounts are checked, and its files copied to a remote engine.
 
     Raises EngineError (`mount-refused`) for a folder that another program may have replaced.
     """
@@ -87,7 +88,7 @@ def copy_in(supervisor: Supervisor, spec: ContainerSpec) -> ContainerSpec:
 
 
 def _check_mounts(supervisor: Supervisor, spec: ContainerSpec) -> None:
-    """Refuse a mount whose source is reached through a link, or lies in a folder that a container could write."""
+    """Refuse a mount whose source is reached through a link, or is in a folder that a container could write to."""
     bound = [mount for mount in spec.mounts if mount.kind == "bind"]
     # Check all mounts first: one mount of a container may be inside another.
     supervisor.writable.update(Path(mount.source) for mount in bound if not mount.read_only)
@@ -101,7 +102,7 @@ def _check_mounts(supervisor: Supervisor, spec: ContainerSpec) -> None:
 
 
 def _copy_out(supervisor: Supervisor, container: str, spec: ContainerSpec) -> None:
-    """Copy the results of a container that has ended; tell what is left out."""
+    """Copy the results of a container that has ended; report what is left out."""
     for mount in spec.mounts:
         if not mount.results:
             continue
@@ -119,15 +120,15 @@ def _copy_out(supervisor: Supervisor, container: str, spec: ContainerSpec) -> No
 
 def _make_volume(supervisor: Supervisor, mount: Mount, spec: ContainerSpec) -> str:
     """Make the volume for a folder and return its name: for all runs, for this run, or for this container."""
-    # Caches outlive the run. Everything else has its label, so that the cleanup finds it.
+    # Caches outlive the run. Every other volume has the run's label, so that the cleanup finds it.
     if mount.volume:
-        # Another user could not write to it.
+        # The name has the owner's number: another user could not write to the volume.
         owner = (spec.user or "0").partition(":")[0]
         name, labels = f"tfdock-{owner}-{mount.volume}", {CACHE_LABEL: mount.volume}
     else:
         labels = {RUN_LABEL: supervisor.run_id}
         kept = hashlib.sha256(mount.source.encode()).hexdigest()[:12]
-        # A given folder is filled anew for each container. Any other must be the same volume in every phase.
+        # A given folder gets a new volume for each container. Other folders need the same volume in every phase.
         which = str(next(supervisor.numbers)) if mount.given else kept
         name = f"tfdock-{supervisor.run_id}-{which}"
     supervisor.engine.create_volume(name, labels)
@@ -141,7 +142,7 @@ def _fill_volumes(supervisor: Supervisor, spec: ContainerSpec, volumes: dict[str
     carrier = ContainerSpec(
         name=f"{spec.name}-carry",
         image=spec.image,
-        # The engine asks for a command. It unpacks files into a created container without running anything.
+        # The engine requires a command. It unpacks files into a created container without running anything.
         command=("true",),
         mounts=tuple(mounts),
         labels={RUN_LABEL: supervisor.run_id},
@@ -153,7 +154,7 @@ def _fill_volumes(supervisor: Supervisor, spec: ContainerSpec, volumes: dict[str
 
 
 def _volume_mount(mount: Mount, volume: str) -> Mount:
-    """Return the mount of the volume. A file is mounted as its folder."""
+    """Return the mount of the volume. For a file, the folder of the file is mounted."""
     # An engine mounts a volume as a folder only.
     target = str(PurePosixPath(mount.target).parent) if Path(mount.source).is_file() else mount.target
     return Mount(source=volume, target=target, read_only=mount.read_only, kind="volume")
@@ -167,7 +168,7 @@ def _tar_archive(places: Iterable[tuple[str, Mount]], user: str) -> Iterator[byt
         if not mount.given:
             continue
         source = Path(mount.source)
-        if source.is_file():  # it may have another name in the container
+        if source.is_file():  # the file may have another name in the container
             yield from _tar_file(f"{place}/{PurePosixPath(mount.target).name}", source, int(uid), int(gid or 0))
         for path in sorted(source.rglob("*")) if source.is_dir() else ():
             name = f"{place}/{path.relative_to(source).as_posix()}"

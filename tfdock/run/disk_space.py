@@ -21,7 +21,7 @@ _MOST_NAMED = 4  #: Number of the largest folders of a cache that an error names
 class DiskSpace:
     """The disks that a build writes to, by the names of its folders.
 
-    `usage` returns total, used and free bytes of a path. Once a disk was nearly full, it stays so.
+    `usage` returns total, used and free bytes of a path. After a disk was nearly full, `is_short` stays true.
     """
 
     places: Mapping[str, Path]

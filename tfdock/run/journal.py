@@ -5,7 +5,7 @@
 A run holds its lock while it lives; the kernel frees it when the process dies, however it dies.
 
 An entry leads to the removal of folders. So only this user may write to the journal, and no entry is trusted: the
-folders to remove follow from the settings and the run id. Folders elsewhere are reported and stay.
+folders to remove follow from the settings and the run id. Other folders are reported and stay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tfdock.host.files import held, lock_holders, make_private, write_atomically
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import UntrustedPath, remove_folder
 
-# Only such names are taken for runs: they become parts of paths and values of labels.
+# Only names of this form count as runs: they become parts of paths and values of labels.
 _RUN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 _LARGEST_ENTRY = 1 << 20
 _CONTAINER = re.compile(r"[0-9a-f]{12,64}")
@@ -43,7 +43,7 @@ class RunEntry:
     staging: str
     output: str
     engine: str = ""  #: The engine with the run's containers and volumes.
-    #: The container of the last step of its image: the builder does not label such containers with the run.
+    #: The container of the run's last image step: the builder does not label such containers with the run.
     step: str = ""
 
     @classmethod
@@ -80,10 +80,10 @@ def running(state: Path, entry: RunEntry) -> Iterator[None]:
     folder = entry_folder(state, entry.run)
     with ExitStack() as stack:
         with _scan_lock(state):
-            # Fails where the entry exists: each run id is used once.
+            # This fails if the entry exists: each run id is used once.
             folder.mkdir(mode=0o700)
             stack.enter_context(held(folder / "lock", f"the run {entry.run}", alone=True))
-            # Within the scan lock, and before the run makes anything else.
+            # Write the entry while the scan lock is held, and before the run makes anything else.
             write_atomically(folder / "run.json", json.dumps(asdict(entry)).encode())
         yield
 
@@ -127,7 +127,7 @@ def _ended_runs(state: Path) -> list[RunEntry | StrangePath]:
 
 def _refusal(path: Path) -> str:
     """Return why a folder is not used: it is a link or another user's. Empty for a folder of this user."""
-    # Not `stat`, which would show the folder that a link leads to.
+    # Do not use `stat`, which would show the folder that a link leads to.
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
         return "it is a link"
@@ -178,7 +178,7 @@ def _scan_lock(state: Path) -> Iterator[None]:
     make_private(state)
     make_private(state / "runs")
     _check_private(state)
-    # Without a limit: whoever holds it is done in a moment.
+    # Wait without a limit: every holder releases this lock after a moment.
     with held(state / "runs.lock", "the journal", alone=True, waiting=lambda _: None):
         yield
 
@@ -246,7 +246,7 @@ def clean_killed_run(settings: Settings, entry: RunEntry, engine: Engine) -> lis
     state = settings.state_dir
     _clean_engine(state, entry, engine)
     left = []
-    # Not the paths of the entry: they could name any folder.
+    # Do not use the paths of the entry: they could name any folder.
     for folder in _implied_folders(settings, entry):
         if os.path.lexists(folder):
             if why := _refusal(folder):
@@ -274,9 +274,9 @@ def _clean_engine(state: Path, entry: RunEntry, engine: Engine) -> None:
     for container in engine.containers(RUN_LABEL, entry.run):
         if container.labels.get(RUN_LABEL) == entry.run:
             engine.remove(container.id)
-    # From the disk: `note_step` may have changed the entry since it was read.
+    # Read the entry again: `note_step` may have changed the file meanwhile.
     _clean_step(engine, (RunEntry.read(entry_folder(state, entry.run)) or entry).step)
-    # After the containers: the engine keeps a volume that a container has.
+    # Remove volumes after containers: the engine keeps a volume that a container uses.
     for volume in engine.volumes(RUN_LABEL, entry.run):
         engine.remove_volume(volume)
 

@@ -13,9 +13,9 @@ _LONGEST = 4096
 _CSI, _STRING, _ESCAPE = r"\[[0-?]{0,64}[ -/]{0,8}", rf"[\]PX^_][^\x07\x1b\r\n]{{0,{_LONGEST}}}", r"[ -/]{0,4}"
 _SEQUENCE = re.compile(rf"\x1b(?:{_CSI}[@-~]|{_STRING}(?:\x07|\x1b\\)|{_ESCAPE}[0-OQ-WYZ\\`-~])")
 _BEGUN = re.compile(rf"\x1b(?:{_CSI}|{_STRING}\x1b?|{_ESCAPE})\Z")
-# C1 controls, in UTF-8 and by themselves, and what lets a line be shown in another order or as several lines.
+# C1 controls, in UTF-8 and as single bytes, and characters that reorder a line or show it as several lines.
 _HIDING = re.compile("[\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\udc80-\udc9f]+")
-# The same characters as UTF-8: a quick look that spares most output the slow replacement.
+# The same characters as UTF-8, for a quick search: most output then skips the slow replacement.
 _MAY_HIDE = re.compile(rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2(?:\x80[\x8e\x8f\xa8-\xae]|\x81[\xa6-\xa9])")
 _ASCII = bytes(range(0x80))
 # All C0 controls and DEL, except tab and line feed.
@@ -23,7 +23,7 @@ _CONTROLS = bytes({*range(0x20), 0x7F} - set(b"\t\n"))
 
 
 class LogText:
-    """Reads output in pieces and returns it without control sequences and characters, even if a piece cuts them.
+    """Reads output in pieces and returns it without control sequences and characters, even if they are cut in two.
 
     A CR ends a line, so no line can overwrite another line. Other bytes that are not UTF-8 stay.
     """
@@ -67,12 +67,12 @@ def _clean(text: str) -> bytes:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     try:
         data = text.encode()
-        # What is left after ASCII is little, even of long output.
+        # Even long output has few bytes besides ASCII.
         hides = not text.isascii() and _MAY_HIDE.search(data.translate(None, _ASCII)) is not None
     except UnicodeEncodeError:  # bytes that are not UTF-8
         hides = True
     if hides:
-        # Through text: within other characters of UTF-8 the bytes of a C1 control are harmless.
+        # Replace in the text, not in the bytes: inside other characters, the bytes of a C1 control are harmless.
         data = _HIDING.sub("", text).encode("utf-8", "surrogateescape")
     return data.translate(None, _CONTROLS)
 

@@ -66,7 +66,7 @@ class PhaseErrors:
         """
         kill = find_memory_kill((*self.errors, *self.tail))
         of_bazel = status == _BAZEL_OUT_OF_MEMORY or (kill is not None and kill.program == HEAP)
-        # Memory first: what a kill leaves behind may look like any other failure.
+        # Check memory first: after a kill, the output may look like any other failure.
         if memory or of_bazel or kill:
             return self._out_of_memory(status, kill, memory=memory, of_bazel=of_bazel)
         if status in _STOPPED:  # a stop by the user has another error

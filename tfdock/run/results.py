@@ -27,8 +27,8 @@ from tfdock.plan.resources import least_free
 from tfdock.types import ExpectedFiles, Mount
 
 _PIECE = 1 << 20
-_MOST = 100_000  #: Maximum of names read in a folder, and of members in an engine's archive.
-_LONGEST = 1 << 36  #: Maximum of bytes in a member of such an archive.
+_MOST = 100_000  #: The most names read in a folder, and the most members of an engine's archive.
+_LONGEST = 1 << 36  #: The most bytes in a member of an engine's archive.
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ContainerFolder:
 
     def has_folder(self, name: str) -> bool:
         """Return whether the folder holds a folder of that name. A link to a folder does not count."""
-        # No link is followed to it: a container could have replaced the folder.
+        # Follow no link on the way: a container could have replaced the folder by a link.
         with suppress(OSError), UntrustedFolder.opened(self._written) as opened:
             return stat.S_ISDIR(opened.status(name).st_mode)
         return False
@@ -83,7 +83,7 @@ class RunFolders:
         for folder in (own, staged):
             make_folder(folder.parent)
             folder.mkdir(0o700, exist_ok=True)
-        # By their real paths: a mount whose source is reached through a link is refused.
+        # Use real paths: a mount whose source is reached through a link is refused.
         return cls(own.resolve(), staged.resolve())
 
     @property
@@ -119,14 +119,14 @@ def copy_from_folder(folder: Path, expected: Iterable[ExpectedFiles], kept: Path
 
     Only plain files with printable names are copied. No link is followed on the way to a file. Returns a sentence for
     each optional file that is left out. Raises OSError, and BuildFailed (`container-file-refused`) for any other file
-    that is not plain, is too large, or is one too many.
+    that is not plain, is too large, or exceeds the number of files.
     """
     with _copies(kept) as copies, UntrustedFolder.opened(folder) as source:
         for rule in expected:
             try:
                 for name in _names(source, "", rule.pattern.split("/")):
                     _take_file(source, name, rule, copies)
-            # A folder of the pattern is at fault here; `_take_file` handles the file itself.
+            # These errors are about folders of the pattern; `_take_file` handles errors of the file itself.
             except TooManyNames as error:
                 copies.refuse(rule, rule.pattern, str(error.strerror))
             except NotPlain as error:
@@ -138,7 +138,7 @@ def _take_file(source: UntrustedFolder, name: str, rule: ExpectedFiles, copies: 
     try:
         # A name from the listing may vanish, and a name without wildcards need not exist.
         with suppress(FileNotFoundError), source.open(name) as file:
-            # Of the open file: the name may stand for another file by now.
+            # Read the status of the open file: its name may already stand for another file.
             status = os.fstat(file.fileno())
             if status.st_nlink != 1:
                 copies.refuse(rule, name, "it has a second name (a hard link), perhaps elsewhere")
@@ -161,7 +161,7 @@ def _names(source: UntrustedFolder, inside: str, parts: list[str]) -> Iterator[s
     else:
         try:
             with source.folder(inside.rstrip("/")) as listed:
-                # Without letter case folding, which `fnmatch.fnmatch` does on some systems.
+                # Letter case counts here. `fnmatch.fnmatch` ignores it on some systems.
                 names = [entry.name for entry in listed.entries(most=_MOST) if fnmatch.fnmatchcase(entry.name, part)]
         except FileNotFoundError:
             return
@@ -183,11 +183,11 @@ def copy_from_archive(archive: Iterable[bytes], expected: Iterable[ExpectedFiles
     try:
         with (
             _copies(kept) as copies,
-            # As a stream, and nothing is extracted: links and devices of the archive are never made.
+            # Read a stream and extract nothing: links and devices of the archive are never made.
             tarfile.open(fileobj=io.BufferedReader(ChunkReader(iter(archive)), _PIECE), mode="r|") as tar,
         ):
             for number, member in enumerate(tar):
-                # Before anything else: names and sizes were chosen in the container.
+                # Check this before anything else: names and sizes were chosen in the container.
                 if number >= _MOST or member.size > _LONGEST:
                     raise _refused(member.name, f"the archive has more than {_MOST:,} members, or a huge one")
                 _take_member(tar, member, expected, copies)
@@ -237,7 +237,7 @@ def _leads_to(name: str, pattern: str) -> bool:
 
 @contextmanager
 def _copies(folder: Path) -> Iterator[_Copies]:
-    """Give copies in an empty folder of mode 0700. An earlier folder is removed; at an error, this folder too."""
+    """Yield copies in an empty folder of mode 0700. An earlier folder is removed; after an error, this one too."""
     make_folder(folder.parent)
     # What an earlier container left must not be among the copies.
     remove_folder(folder)
@@ -258,7 +258,7 @@ class _Copies:
     _counts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, rule: ExpectedFiles, name: str, size: int, content: IO[bytes]) -> None:
-        """Copy a file, unless it is too large or one too many. Raises OSError if a copy would fill the disk."""
+        """Copy a file, unless it breaks a limit on sizes or numbers. Raises OSError if a copy would fill the disk."""
         files, total = self._counts.get(rule.pattern, (0, 0))
         if not name.isprintable():
             self.refuse(rule, name, "its name has a control character")

@@ -50,7 +50,7 @@ class PhaseOutput:
     progress: tuple[int, int] | None = None  #: The actions that Bazel last reported as done, and all its actions.
 
     def clear(self) -> None:
-        """Drop the output of the last phase: another one begins."""
+        """Drop the output of the last phase, because a new phase begins."""
         self.tail.clear()
         self.errors.clear()
         self.progress = None
@@ -84,7 +84,7 @@ class Supervisor:
     disk_space: DiskSpace = field(default_factory=lambda: DiskSpace(places={}))
     output: PhaseOutput = field(default_factory=PhaseOutput)
     writable: set[Path] = field(default_factory=set)  #: The folders that containers of this run can write to.
-    #: Of the volumes that serve one container of this run each.
+    #: Numbers for volumes that serve only one container of this run.
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def log_error(self, error: Exception) -> None:
@@ -140,7 +140,7 @@ class Supervisor:
             self.give_up(phase)
 
     def waiting(self, phase: str, reason: str) -> Callable[[str], None]:
-        """Return a function to call while a phase waits for another run: it reports once, and obeys a stop."""
+        """Return a function to call while a phase waits for another run. It reports once, and obeys a stop."""
         told_once: list[str] = []
 
         def wait(who: str) -> None:
@@ -203,7 +203,7 @@ class Supervisor:
     def watch_until_stopped(
         self, title: str, phase: str, produce: Callable[[Output], _T], *, on_engine: bool = True
     ) -> _T:
-        """Watch work that gets no signal at a stop."""
+        """Watch work that gets no signal at a stop: the stop only ends the waiting."""
         return self.watch(title, produce, self.stopper(gently=lambda: self.give_up(phase)), on_engine=on_engine)
 
     def watch_cancellable(
@@ -215,7 +215,7 @@ class Supervisor:
         tap: OutputTap | None = None,
         hidden: Sequence[str] = (),
     ) -> _T:
-        """Watch work of the engine that is cancelled at a stop, and left behind at the second one."""
+        """Watch work of the engine that is cancelled at the first stop, and abandoned at the second stop."""
         cancel = Cancel()
         stopper = self.stopper(gently=cancel.set, by_force=lambda: self.give_up(phase))
         try:
@@ -234,7 +234,7 @@ class Supervisor:
 
     def image(self, reference: str, phase: str, title: str) -> ImageInfo:
         """Return the image, pulled if it is not here. A stopped pull keeps its downloads."""
-        # Leaving a pull is enough: the engine keeps the layers.
+        # A stop may abandon the pull: the engine keeps the layers.
         return self.engine.image(reference) or self.watch_until_stopped(
             title, phase, lambda output: self.engine.pull(reference, output)
         )
@@ -246,9 +246,9 @@ def step_heading(title: str) -> str:
 
 
 def clean_up_killed_runs(engine: Engine, info: EngineInfo, settings: Settings, listen: events.Listener) -> None:
-    """Clean up after killed runs on an engine. Runs on another engine wait until that engine is used.
+    """Clean up after killed runs on an engine. Runs on another engine are cleaned up when that engine is used.
 
-    Folders that these settings do not imply wait too: `tfdock doctor` reports them. Raises ProfileError
+    Folders that these settings do not imply stay: `tfdock doctor` reports them. Raises ProfileError
     (`state-not-private`) where other users could write to the journal.
     """
     if not info.local:

@@ -30,7 +30,7 @@ _RESULT_FILES, _RESULT_FOLDERS, _RESULT_STDOUT, _RESULT_STDERR = 2, 3, 6, 8
 # 10 and 11 are deprecated: one list for links to files, one for links to folders. 12 replaces both.
 _RESULT_SYMLINKS = (10, 11, 12)
 _FILE_DIGEST, _FOLDER_TREE = 2, 3
-# `children` lists the folders of all levels, so nobody has to descend.
+# `children` lists the folders of all levels, so no code has to descend.
 _TREE_ROOT, _TREE_CHILDREN, _DIRECTORY_FILES, _NODE_DIGEST = 1, 2, 1, 2
 _ACTION_COMMAND = 1
 
@@ -56,7 +56,7 @@ class ActionResult:
 
     @property
     def is_empty(self) -> bool:
-        """The entry has no output, as in an emptied file."""
+        """Whether the entry has no output. An emptied file has none."""
         return not (self.files or self.trees or self.symlinks)
 
 
@@ -91,7 +91,7 @@ def tree_files(data: bytes) -> tuple[Digest, ...]:
 def command_of(data: bytes) -> Digest | None:
     """Return the command of an action.
 
-    The action is kept under the name of its result. None if it names no command.
+    `data` is the action's message: a blob with the name of the action's result. None if it names no command.
     """
     return next((_digest(value) for field, value in _messages(data) if field == _ACTION_COMMAND), None)
 

@@ -31,7 +31,7 @@ def download(row: SourceArchive, repository: UntrustedFolder, mirror: str | None
     """Put an archive into a repository cache, complete and with the right checksum, or not at all.
 
     `check` is called meanwhile and raises to stop. Raises NetworkError (`source-archive-missing`) if no address has
-    it, OSError where the cache cannot be written to.
+    the archive, OSError if the cache cannot be written to.
     """
     reasons = []
     for url in addresses(row, mirror):
@@ -40,7 +40,7 @@ def download(row: SourceArchive, repository: UntrustedFolder, mirror: str | None
             http.retry(fetch, breaks=True, check=check)
             return
         except http.HTTP_ERRORS as error:
-            # These are errors of the cache, and another address would not mend them.
+            # These are errors of the cache, and another address would not help.
             if isinstance(error, NotPlain) or (isinstance(error, OSError) and error.errno in FULL):
                 raise
             reasons.append(f"{url}: {http.failure_reason(error)}")
@@ -61,7 +61,7 @@ def _name(row: SourceArchive) -> str:
 
 
 def _chunks(url: str, sha256: str, check: Callable[[], None]) -> Iterator[bytes]:
-    """Yield what an address gives. Raises StrangeAnswer at the end if the sum is another one."""
+    """Yield the content of an address. Raises StrangeAnswer at the end if the sha256 is another one."""
     digest, size = hashlib.sha256(), 0
     for chunk in http.receive(partial(_read, url), check):
         digest.update(chunk)
@@ -74,7 +74,7 @@ def _chunks(url: str, sha256: str, check: Callable[[], None]) -> Iterator[bytes]
 
 
 def _read(url: str, output: Output) -> None:
-    """Put out what an address gives. Raises TruncatedAnswer if it ends early."""
+    """Pass the content of an address to `output`. Raises TruncatedAnswer if the content ends early."""
     with http.send_once(urllib.request.Request(url)) as response:
         while chunk := response.read1(_CHUNK):
             output(chunk)

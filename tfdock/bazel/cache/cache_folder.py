@@ -1,14 +1,14 @@
 """The cache folder: its layout, and the locks of its readers and writers.
 
-<cache>/CACHEDIR.TAG                    says what it is, and that tfdock made it
+<cache>/CACHEDIR.TAG                    marks the folder as a cache that tfdock made
 <cache>/repository/                     Bazel's downloads, shared by all builds
 <cache>/disk/<toolchain key>/           Bazel's disk cache: its own files and nothing else
-<cache>/disk/<toolchain key>-<domain>/  the same of a trust domain other than `release`
-<cache>/disk/….about/                   which toolchain and domain that is, and which builds were made with it
-<cache>/disk/….work/                    the kernel's own, where a domain's cache lies over the one of `release`
-<cache>/output/<run id>/                a run's output base, as long as it lives or is kept
-<cache>/output/<disk key>-<plan>/       a plan's, until its wheel is there, where Bazel has no disk cache
-<cache>/dependencies/, knowledge/, verify/    what trials of wheels fetched, tables as read, logs of trials
+<cache>/disk/<toolchain key>-<domain>/  the disk cache of a trust domain other than `release`
+<cache>/disk/….about/                   notes: the cache's toolchain and domain, and the builds that used the cache
+<cache>/disk/….work/                    the kernel's work folder, if a domain's cache lies over that of `release`
+<cache>/output/<run id>/                a run's output base, while the run lives or the output base is kept
+<cache>/output/<disk key>-<plan>/       a plan's output base until its wheel exists, if Bazel has no disk cache
+<cache>/dependencies/, knowledge/, verify/    downloads for trials of wheels, parsed tables, logs of trials
 <cache>/locks/                          kernel locks
 
 Code in containers writes to `repository`, to the disk caches and to the output bases. So no path in the cache is used
@@ -42,14 +42,14 @@ _TAG_TEXT = f"{_SIGNATURE}\n{_OURS}\n# What such files are for: https://bford.in
 
 #: The folders with content. Beside them are only the tag and the locks.
 _PARTS = ("repository", "disk", "output", "downloads", "dependencies", "knowledge", "verify")
-#: Names allowed in a folder that is not a cache yet. Commands without a cache store tables in the first; the second
-#: belongs to the file system, if the folder is its root.
+#: Names allowed in a folder that is not a cache yet. Commands without a cache store tables in
+#: `knowledge`. `lost+found` belongs to the file system, if the folder is its root.
 _UNUSED = ("knowledge", "lost+found")
 #: Prefix of a temporary file, which another run may write at the same moment.
 _BEING_MADE = f".{TAG}."
 _KEY = re.compile(r"[0-9a-f]{16}(-[0-9a-f]{16})?")
 _HASH = re.compile(r"[0-9a-f]{64}")
-#: Bazel writes an entry under such a name, and renames it when it is complete.
+#: Bazel writes an entry under a name of this form, and renames it when it is complete.
 _HALF_WRITTEN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _OLD_ACTION = "ac_"
 _MOST_NOTE = 8 << 20  #: Bytes of a note about a toolchain: far more than its packages and tools take.
@@ -77,7 +77,7 @@ class CacheEntry:
     @property
     def used(self) -> int:
         """The last time of a read or write, in nanoseconds, if the file system records it."""
-        # With `relatime`, times of access move once a day; with `noatime`, what was written first goes first.
+        # With `relatime`, access times change once a day. With `noatime`, only the time of writing counts.
         return max(self.written, self.read)
 
 
@@ -105,7 +105,7 @@ class DiskCache:
 
     @property
     def folder(self) -> Path:
-        """The folder that Bazel sees. Above another cache, the folder that Bazel writes to."""
+        """The folder that Bazel sees; for a cache above another cache, the folder that Bazel writes to."""
         return self.cache / "disk" / self.key
 
     @property
@@ -115,20 +115,20 @@ class DiskCache:
 
     @property
     def about(self) -> Path:
-        """The folder of tfdock's notes about it."""
+        """The folder of tfdock's notes about the cache."""
         return self.cache / "disk" / f"{self.key}.about"
 
     def held(self, *, alone: bool, waiting: Waiting | None = None) -> AbstractContextManager[None]:
-        """Hold the lock:
+        """Hold the lock of the cache.
 
-        shared with other runs to add entries, or exclusively to remove entries. Raises `cache-locked`.
+        Runs that add entries share the lock; it is held `alone` to remove entries. Raises `cache-locked`.
         """
-        # Not in the disk cache itself: containers write there, and could replace the lock.
+        # The lock is not in the disk cache itself: containers write there, and could replace the lock.
         path = self.cache / "locks" / f"disk-{self.key}"
         return held(path, f"the disk cache {self.key}", alone=alone, waiting=waiting)
 
     def opened(self) -> UntrustedFolder:
-        """Open its folder; raises OSError."""
+        """Open the cache's folder; raises OSError."""
         return opened(self.folder)
 
     def entries(self) -> Iterator[CacheEntry]:
@@ -234,7 +234,7 @@ class CacheFolder:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it carries the tag that tfdock writes."""
+        """Whether the folder has the tag that tfdock writes."""
         tag = self.root / TAG
         # A link could lead to the tag of another folder, and make a foreign folder ours.
         if tag.is_symlink() or not tag.is_file():
@@ -249,7 +249,7 @@ class CacheFolder:
         for path in (self.root, *(self.root / name for name in (*_PARTS, "locks"))):
             # The parts of the cache are created when they are first needed.
             with suppress(FileNotFoundError):
-                # A container may give its folders any mode. Behind a closed folder that lets nobody in.
+                # A container may give its folders any mode. Below a closed folder, nobody else can reach them.
                 if who := other_writers(path, reachable=path == self.root or bool(others)):
                     raise ProfileError.of(
                         "cache-foreign",
@@ -282,7 +282,7 @@ class CacheFolder:
         return self.root / "output"
 
     def run_folder(self, run: str) -> Path:
-        """Return the folder of a run: Bazel's output base, and files of its own."""
+        """Return the folder of a run: Bazel's output base, and the run's own files."""
         return self.outputs / run
 
     def output_lock(self, name: str) -> Path:
@@ -303,7 +303,7 @@ class CacheFolder:
         return {path.name: folder_size(path) for path in folders(self.root) if path.name in _PARTS}
 
     def in_use(self, *, alone: bool = False, waiting: Waiting | None = None) -> AbstractContextManager[None]:
-        """Hold the whole folder: runs share it. Held exclusively, it allows removing files that runs may use."""
+        """Lock the whole folder. Runs share the lock. Held `alone`, it allows removing files that runs may use."""
         return held(self.root / "locks" / "runs", f"the cache {self.root}", alone=alone, waiting=waiting)
 
 
@@ -342,7 +342,7 @@ def check_writable(path: Path, depth: int) -> None:
 
 
 def _check_writable(folder: UntrustedFolder, depth: int) -> None:
-    # The kernel is asked, not the mode: access lists and read-only mounts count too.
+    # Ask the kernel instead of reading the mode: access lists and read-only mounts count too.
     if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder.fileno()):
         raise BuildFailed(_not_writable(folder))
     for entry in folder.entries() if depth else ():
@@ -361,7 +361,7 @@ def _not_writable(folder: UntrustedFolder, within: FoundFile | None = None) -> P
     status, user = within.status if within else os.fstat(folder.fileno()), os.geteuid()
     path = folder.path / within.name if within else folder.path
     why, fix = f"it belongs to user {status.st_uid}", f"`sudo chown -R {user}:{os.getegid()}` the cache"
-    # Asked first: on a read-only file system, owner and mode are not the reason.
+    # Check this first: on a read-only file system, owner and mode are not the reason.
     if os.fstatvfs(folder.fileno()).f_flag & os.ST_RDONLY:
         why, fix = "its file system is read-only", "mount it with write access"
     elif status.st_uid == user:
@@ -401,14 +401,14 @@ def _entry(file: FoundFile) -> CacheEntry:
 
 
 def _classify(inside: str, name: str) -> tuple[str, str]:
-    """Return kind and digest of a file by its place:
+    """Return kind and digest of a file by its place.
 
-    `ac/12/12…` and `cas/12/12…`, of older Bazels `ac_12…` and `12…`.
+    Places are `ac/12/12…` and `cas/12/12…`, in older Bazels `ac_12…` and `12…`.
     """
     old = name.removeprefix(_OLD_ACTION)
     if not inside and _HASH.fullmatch(old):
         return ("action" if name != old else "blob"), old
-    # Bazel looks for an entry below its own first two digits. Elsewhere nothing would ever use it.
+    # Bazel looks for an entry below its own first two digits. Bazel would never use an entry in another place.
     places = {f"ac/{name[:2]}/": "action", f"cas/{name[:2]}/": "blob"}
     if inside in places and _HASH.fullmatch(name):
         return places[inside], name

@@ -55,7 +55,7 @@ class _Decision:
 
     def __post_init__(self) -> None:
         self.keep = dict(self.contents.actions)
-        # `set`: two equal outputs of an action have the same digest, and are one user of the blob.
+        # `set`: two equal outputs of an action have the same digest, and count as one user of the blob.
         self.users = Counter(blob for action in self.keep.values() for blob in set(action.blobs))
 
     @property
@@ -92,11 +92,11 @@ def prune(
 ) -> tuple[tuple[PrunePlan, ...], int]:
     """Choose the entries to remove, and return how many bytes stay. `others` are bytes that always stay.
 
-    Actions last used before `before` are removed. For a size, the least recently used actions are removed first, each
+    Actions last used before `before` are removed. For `max_size`, the least recently used actions go first, each
     with the blobs that no other action needs.
     """
     decisions = [_Decision(contents) for contents in disks]
-    # By time, toolchain and key: a dry run and the real run choose the same entries.
+    # Sort by time, toolchain and key: a dry run and the real run choose the same entries.
     candidates = sorted(
         (
             (action.used, decision.contents.toolchain, key, decision)
@@ -117,13 +117,13 @@ def prune(
 
 
 def read_size(text: str) -> int:
-    """`20GiB`, `20G` (all binary) -> bytes; raises ProfileError."""
+    """Return the bytes of a size such as `20GiB` or `20G` (all binary); raise ProfileError."""
     _check(text, units.MEMORY, "20GiB")
     return units.parse_bytes(text)
 
 
 def read_age(text: str) -> int:
-    """`30d`, `12h`, `2w` -> seconds; raises ProfileError."""
+    """Return the seconds of an age such as `30d`, `12h` or `2w`; raise ProfileError."""
     _check(text, units.AGE, "30d")
     return units.parse_age(text)
 

@@ -22,12 +22,12 @@ class PulledCache:
     """The entries that arrived for a toolchain's cache."""
 
     toolchain: str  #: The disk cache.
-    entries: int = 0  #: Entries that came.
-    size: int = 0  #: Bytes of those.
+    entries: int = 0  #: The number of entries that arrived.
+    size: int = 0  #: Bytes of these entries.
     packs: int = 0  #: The number of packs with these entries.
-    received: int = 0  #: Bytes of those packs.
-    there: int = 0  #: Entries that were here.
-    incomplete: int = 0  #: Actions that were left out, because a blob of theirs is missing everywhere.
+    received: int = 0  #: Bytes of these packs.
+    there: int = 0  #: Entries that were here before.
+    incomplete: int = 0  #: Actions that were left out, because one of their blobs is missing everywhere.
 
 
 @dataclass
@@ -52,7 +52,7 @@ class CachePull:
         sizes = {entry.name: entry.size for table in tables for entry in table.entries}
         before = sizes.keys() & self.here
         result = PulledCache(toolchain=self.disk.key, there=len(before))
-        # Before the first pack: a disk that runs full would also stop builds that use the cache.
+        # Check before the first pack: a full disk would also stop builds that use the cache.
         self._check_room(sum(size for name, size in sizes.items() if name not in self.here))
         for number, (pack, table) in enumerate(zip(shelf.packs, tables, strict=True), start=1):
             # Two pushes at the same time can put an entry into two packs.
@@ -122,7 +122,7 @@ class CachePull:
 
     def _reveal(self, name: str, file: Path) -> None:
         with self.disk.opened() as folder:
-            # What a build here has found out meanwhile about an action is as good.
+            # If a build here has stored this action meanwhile, keep that result: it is equally good.
             if name.startswith("ac") and folder.exists(name):
                 file.unlink()
             else:

@@ -27,11 +27,11 @@ class PushedCache:
 
     toolchain: str  #: The disk cache.
     entries: int = 0  #: Entries that were sent.
-    size: int = 0  #: Bytes of those.
-    packs: int = 0  #: Packs that they were sent in.
-    sent: int = 0  #: Bytes of those packs.
-    there: int = 0  #: Entries that the registry had.
-    incomplete: int = 0  #: Actions that were left out, because a blob of theirs is not here.
+    size: int = 0  #: Bytes of these entries.
+    packs: int = 0  #: The number of packs with these entries.
+    sent: int = 0  #: Bytes of these packs.
+    there: int = 0  #: Entries that the registry had before.
+    incomplete: int = 0  #: Actions that were left out, because one of their blobs is not here.
     native: int = 0  #: Actions that were left out, because only this machine can run the compiled code.
     gone: int = 0  #: Packs that were replaced.
 
@@ -85,7 +85,7 @@ def inventory(disk: DiskCache) -> Inventory:
             # Newer Bazels know the empty blob without a file; older ones may look for it.
             result.actions.append(
                 PushedAction(
-                    # By these bytes, not by the listing: a build may have written the action again since.
+                    # Describe these bytes, not the listing's entry: a build may have written the action again.
                     entry=PackEntry(entry.name, len(data), hashlib.sha256(data).hexdigest()),
                     blobs=(*listing.needs(key), EMPTY),
                 )
@@ -139,7 +139,7 @@ class CachePush:
     def _send(self, inventory: Inventory, bundles: tuple[tuple[PackEntry, ...], ...]) -> list[Pack]:
         """Send new packs; each is sent while the next one is made.
 
-        A pack that was sent counts, even if a later one fails.
+        A pack that was sent counts, even if a later pack fails.
         """
         key = inventory.disk.key
         transfers: list[Future[Pack]] = []
@@ -149,14 +149,14 @@ class CachePush:
                 self.say(f"{key}: pack {number} of {len(bundles)}, {len(bundle)} entries, {format_megabytes(size)}")
                 parcel = self.stored.pack(key, bundle, inventory.read, self.stage)
                 try:
-                    for earlier in transfers[-1:]:  # no more than two of them on the disk
+                    for earlier in transfers[-1:]:  # at most two packs are on the disk
                         earlier.result()
-                # Also on Ctrl-C: the unnamed file uses disk space until it is closed.
+                # Ctrl-C counts too: the unnamed file uses disk space until it is closed.
                 except BaseException:
                     parcel.file.close()
                     raise
                 transfers.append(sender.submit(self._send_pack, parcel))
-        # Raises the first error of the transfers that nobody has waited for.
+        # This raises the first error of the transfers that the loop has not waited for.
         return [pack.result() for pack in transfers]
 
     def _send_pack(self, parcel: OutgoingPack) -> Pack:

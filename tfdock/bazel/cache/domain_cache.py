@@ -22,7 +22,7 @@ _PIECE = 1 << 20
 def filesystem_now(folder: Path) -> int:
     """Return the time by the file system's own clock, in nanoseconds.
 
-    The kernel stamps files by ticks, which lag behind.
+    The kernel stamps files with a clock that moves in ticks, and so lags behind.
     """
     stamp = folder / f"stamp.{os.getpid()}-{threading.get_native_id()}"
     try:
@@ -33,10 +33,10 @@ def filesystem_now(folder: Path) -> int:
 
 
 def take_over(disk: DiskCache, other: DiskCache, check: Callable[[], None]) -> int:
-    """Fill an empty cache with the entries of another domain's cache; return their bytes. All of them, or none.
+    """Fill an empty cache with the entries of another domain's cache; return their bytes. Copy all entries or none.
 
-    The caller holds the empty cache alone. The other cache may change meanwhile. Copies, not links: a container could
-    write to a file that both have. `check` is called before each entry, and raises to end the work. Raises OSError.
+    The caller holds the empty cache alone. The other cache may change meanwhile. Files are not linked: a container
+    could then change both caches. `check` is called before each entry, and raises to end the work. Raises OSError.
     """
     clear_work(disk)
     make_folder(disk.work)
@@ -70,7 +70,7 @@ def drop_copies(disk: DiskCache, release: DiskCache, since: int) -> int:
     """Remove entries of a domain's cache that are also in the release's cache below it; return how many.
 
     Newer Bazels touch the entries that they use, and the overlay copies a file before it is touched. Only entries
-    that changed since then (nanoseconds) are looked at. The caller holds the domain's cache exclusively, and no
+    that changed at `since` (nanoseconds) or later are read. The caller holds the domain's cache exclusively, and no
     container uses the cache.
     """
     count = 0
@@ -86,7 +86,7 @@ def drop_copies(disk: DiskCache, release: DiskCache, since: int) -> int:
 def clear_work(disk: DiskCache) -> None:
     """Remove the overlay's work folder beside a domain's cache, as far as this user may; no container uses it."""
     with suppress(OSError):
-        # It belongs to root. An ordinary user can remove it while it is empty.
+        # The work folder belongs to root. An ordinary user can remove it while it is empty.
         for folder in (disk.work / "work", disk.work):
             with suppress(FileNotFoundError):
                 folder.rmdir()

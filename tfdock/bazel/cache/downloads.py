@@ -20,7 +20,7 @@ from tfdock.host.untrusted_folders import FoundFile, UntrustedFolder, has_holes,
 #: Algorithms that Bazel names downloads by, with the hexadecimal digits of their hashes.
 _DIGITS = {"sha1": 40, "sha256": 64, "sha384": 96, "sha512": 128}
 EVERYTHING = "everything"
-#: Names in a repository cache. Each download has a folder, a file, and an empty file for each of its addresses.
+#: The most names in a repository cache. A download has a folder, a file, and an empty file for each address.
 _MOST = 1_000_000
 _ENTRY = re.compile(r"content_addressable/(?P<algorithm>[a-z0-9]+)/(?P<hash>[0-9a-f]+)")
 _MARK = re.compile(r"id-[0-9a-f]{64}")
@@ -49,14 +49,14 @@ def remove_changed_downloads(repository: Path, since: int) -> list[str]:
     exclusively, and no container writes to the cache.
     """
     with suppress(FileNotFoundError):
-        # A fetch can shut folders. The folders of single downloads are on the third level.
+        # A fetch can remove permissions on folders. The folders of single downloads are on the third level.
         open_up(repository.resolve(), 3)
     with suppress(FileNotFoundError), opened(repository) as folder:
         # Count the names before listing them: a fetch can create more names than fit into memory.
         if next(itertools.islice(folder.walk(), _MOST, None), None):
             folder.empty()
             return [EVERYTHING]
-        # A list first: otherwise entries would be removed from folders that are being read.
+        # Make a list first: otherwise entries would be removed from folders that are being read.
         changed = list(_changed_names(folder, since))
         for name, _ in changed:
             if stat.S_ISDIR(folder.status(name).st_mode):
@@ -108,6 +108,6 @@ def _changed_names_in(
                     or file_digest(content, match["algorithm"]).hexdigest() != match["hash"]
                 ):
                     yield name, True
-        # Bazel asks only whether a mark exists. One with contents is not Bazel's.
+        # Bazel asks only whether a mark exists. A mark with contents is not Bazel's.
         elif not (_MARK.fullmatch(file.name) and file.is_plain and file.status.st_size == 0):
             yield name, True

@@ -63,7 +63,7 @@ class Exchange:
                 if digest:
                     return push.results(), digest
                 self.say("somebody else pushed at the same time: the two pushes are merged")
-                # A random time: two pushes that met once should not meet again.
+                # Wait for a random time: two pushes that collided should not collide again.
                 http.wait(random.uniform(0.1, 0.5) * (number + 1), self.stop.check)
         raise NetworkError.of(
             "cache-push-raced",

@@ -20,7 +20,7 @@ from tfdock.types import NATIVE
 # Names of folders: of wheels for trials (verify/trial_container.py), of Bazel's downloads.
 _DEPENDENCIES, _SHA256 = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{64}")
 _DEEP = 2  #: Nested folders in a disk cache: `ac/00`.
-# Hashing gives up Python's lock, so threads gain from a second core.
+# Hashing releases Python's lock, so threads gain from a second core.
 _THREADS = 2
 _BATCH = 256  #: Blobs that the threads get at a time.
 _PIECE = 1 << 20  #: Bytes of a blob that are hashed between two checks for a stop.
@@ -225,7 +225,7 @@ def _bad_blobs(listed: Listing, check: Callable[[], None]) -> Iterator[tuple[str
     sizes = {digest.hash: digest.size for result in listed.results.values() for digest in result.files}
     blobs = list(listed.blobs.values())
     with ThreadPoolExecutor(_THREADS) as pool:
-        # Not `map`: it submits everything at once, and after a stop all of it would still run.
+        # Do not use `map`: it submits all blobs at once, and after a stop all of them would still be hashed.
         for start in range(0, len(blobs), _BATCH):
             batch = blobs[start : start + _BATCH]
             problems = pool.map(lambda entry: _check_blob(listed.disk, entry, sizes, check), batch)
@@ -242,7 +242,7 @@ def _check_blob(
     try:
         with disk.open(entry.name) as file:
             check()
-            if is_hollow(file.fileno()):  # to hash terabytes of nothing would take days
+            if is_hollow(file.fileno()):  # hashing terabytes of holes would take days
                 return "damaged", f"its {entry.size} bytes are holes"
             while piece := file.read(_PIECE):
                 sha256.update(piece)
@@ -266,7 +266,7 @@ def _check_action(listed: Listing, key: str, bad: Mapping[str, object]) -> tuple
         return "truncated", "it names no output"
     try:
         needed = listed.needs(key)
-    # The files in an unreadable tree are unknown. It is a bad blob itself, and found below.
+    # The files in an unreadable tree are unknown. The tree is a bad blob itself, and is found below.
     except (MalformedEntry, OSError):
         needed = tuple(digest.hash for digest in (*listed.results[key].files, *listed.results[key].trees))
     poisoned = [digest for digest in needed if digest in bad]
@@ -364,7 +364,7 @@ def prune(
 
 
 def _old_downloads(cache: CacheFolder, before: float) -> Iterator[tuple[UntrustedPath, int]]:
-    """Yield the downloads that were last fetched or read before that moment, with their bytes."""
+    """Yield the downloads that were last fetched or read before the time `before`, with their bytes."""
     for part, ours in (
         (UntrustedPath(cache.root / "dependencies"), _DEPENDENCIES),
         (UntrustedPath(cache.repository, "content_addressable/sha256"), _SHA256),
@@ -375,7 +375,7 @@ def _old_downloads(cache: CacheFolder, before: float) -> Iterator[tuple[Untruste
                 if not ours.fullmatch(entry.name):
                     continue
                 with suppress(OSError), parent.folder(entry.name) as folder:
-                    # A folder's access time only shows that somebody listed it.
+                    # A folder's access time only shows that somebody listed the folder.
                     files = [file.status for file in folder.entries()]
                     times = [entry.status.st_mtime, *(max(file.st_mtime, file.st_atime) for file in files)]
                     if max(times) < before:
@@ -383,7 +383,7 @@ def _old_downloads(cache: CacheFolder, before: float) -> Iterator[tuple[Untruste
 
 
 def _apply(listed: Listing, plan: cache_pruning.PrunePlan) -> None:
-    # Actions first: a blob without its action is waste, an action without its blob is a broken promise.
+    # Remove actions first: a blob without its action only wastes space, an action without its blob is broken.
     _remove_entries(listed.disk, (listed.actions[key] for key in plan.actions))
     _remove_entries(listed.disk, (listed.blobs[digest] for digest in plan.blobs))
     remaining = len(listed.actions) - len(plan.actions) + len(listed.blobs) - len(plan.blobs) + len(listed.foreign)

@@ -25,7 +25,7 @@ CONTENTS_SCHEMA = "tfdock.cache.contents/1"
 CONTENTS_TYPE = "application/vnd.tfdock.cache.contents.v1+json+zstd"
 PACK_TYPE = "application/vnd.tfdock.cache.layer.v1.tar+zstd"
 PACK_SIZE = 64 << 20  #: Bytes of entries in a pack; a larger entry has a pack of its own.
-# The table of this number of actions and blobs stays below MOST_CONTENTS.
+# A table with this number of actions and blobs stays below MOST_CONTENTS.
 PACK_ENTRIES = 50_000  #: Entries in a pack, at most.
 LARGEST = LARGEST_PLAIN  #: Bytes of an entry: the largest size that a tar's header can hold.
 MOST_CONTENTS = 4 << 20  #: Bytes of a table of contents, compressed.
@@ -71,7 +71,7 @@ class PackContents:
         return sum(entry.size for entry in self.entries)
 
     def encoded(self) -> bytes:
-        """Return its bytes, the same every time. The sha256 of a blob is in its name."""
+        """Return the table's bytes, the same every time. The sha256 of a blob is in its name."""
         rows = [[entry.name, entry.size, *([entry.sha256] if entry.is_action else [])] for entry in self.entries]
         text = canonical_json({"schema": CONTENTS_SCHEMA, "toolchain": self.toolchain, "entries": rows})
         return zstandard.ZstdCompressor(level=_CONTENTS_LEVEL).compress(text)
@@ -80,7 +80,7 @@ class PackContents:
     def read(cls, data: bytes) -> PackContents:
         """Return a table of contents from its bytes; raise Malformed."""
         try:
-            # A stream, and a window of our own: a frame's header may claim any size of either.
+            # Limit the text and the window: a frame's header may claim any size for both.
             unpacker = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(data)
             text = unpacker.read(_MOST_UNPACKED + 1)
         except zstandard.ZstdError as error:
@@ -110,7 +110,7 @@ def _entry(name: object = None, size: object = None, *rest: object) -> PackEntry
     if not match or not isinstance(name, str):
         raise Malformed(f"`{str(name)[:80]!a}` is not the name of a cache entry")
     is_action = name.startswith("ac")
-    # Not `isinstance`: to Python, `true` is an int.
+    # Do not use `isinstance`: in Python, `True` is an int.
     if type(size) is not int or not 0 <= size <= (action_cache.LARGEST if is_action else LARGEST):
         raise Malformed(f"the entry {name} has no size that it could have")
     sha256 = rest[0] if is_action and rest else match[2]
@@ -133,7 +133,7 @@ class PackEntryChanged(Exception):
 
 
 def pack_entries(entries: Iterable[PackEntry], read: Callable[[PackEntry], Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield the bytes of a pack; `read` yields those of a file.
+    """Yield the bytes of a pack; `read` yields the bytes of a file.
 
     Raise PackEntryChanged for a file that has changed.
     """
@@ -154,7 +154,7 @@ def _checked_pieces(entry: PackEntry, pieces: Iterable[bytes]) -> Iterator[bytes
     sha256, size = hashlib.sha256(), 0
     for piece in pieces:
         size += len(piece)
-        # Before the piece is passed on: a file that grows may have no end.
+        # Check this before the piece is passed on: a file that grows may have no end.
         if size > entry.size:
             break
         sha256.update(piece)
@@ -188,7 +188,7 @@ def read_entries(contents: PackContents, pack: BinaryIO) -> Iterator[tuple[PackE
             piece = stream.some(left)
             left -= len(piece)
             sha256.update(piece)
-            # The last piece waits for the hash, so whoever receives it may rely on the whole entry.
+            # The last piece waits for the hash, so its receiver can rely on the whole entry.
             if not left:
                 break
             yield entry, piece, False
@@ -198,7 +198,7 @@ def read_entries(contents: PackContents, pack: BinaryIO) -> Iterator[tuple[PackE
         if any(stream.exactly(-entry.size % BLOCK)):
             raise Malformed(f"there is data after the entry {entry.name}")
         yield entry, piece if entry.size else b"", True
-    # Bytes behind the end would be in the digest, and be seen by nobody.
+    # Bytes after the end would be part of the digest, but no reader would see them.
     if stream.exactly(len(END)) != END or not stream.is_at_end():
         raise Malformed("the pack does not end where it should")
 

@@ -1,8 +1,8 @@
 """Plan a push: the entries to send, their packs, and the old packs to remove.
 
 A push adds missing entries as new packs. Existing packs stay as they are, so that nothing is sent twice. A pack is
-dropped, and its useful entries are sent again in a new pack, if - for 20 changes of its toolchain nobody who pushed
-still had half of its bytes;
+dropped, and its useful entries are sent again in a new pack, if one of these is true:
+- for 20 changes of its toolchain, no machine that pushed had half of its bytes;
 - half of its bytes or more are in other packs too;
 - there are more than 32 packs, and it holds less than 16 MiB.
 
@@ -74,7 +74,7 @@ def plan(
     gone = len(shelf.packs) - len(kept)
 
     def lacking(entry: PackEntry) -> bool:
-        # After a pack is dropped, another machine's result of an action may lack blobs. Then ours is used.
+        # After a pack is dropped, another machine's result of an action may lack blobs. Then use our result.
         return entry.name not in held or (gone > 0 and held[entry.name] != entry.sha256)
 
     return Plan(
@@ -97,7 +97,7 @@ def _kept(shelf: Shelf, tables: Mapping[Digest, PackContents], wanted: Mapping[s
             kept.append(replace(pack, seen=seen))
     copies = Counter(entry.name for pack in kept for entry in tables[pack.contents.digest].entries)
     many = len(kept) > MOST_PACKS
-    # A copy, because packs leave `kept` on the way.
+    # Loop over a copy, because the loop removes packs from `kept`.
     for pack in tuple(kept):
         table = tables[pack.contents.digest]
         alone = [entry for entry in table.entries if copies[entry.name] == 1]
@@ -136,13 +136,13 @@ def _bundles(
 
 
 def with_packs(layers: Layers, shelves: Mapping[str, tuple[Pack, ...]]) -> Layers:
-    """Return the cache with other packs for some toolchains. New packs have `seen` 0 until now."""
+    """Return the cache with other packs for some toolchains. In `shelves`, new packs still have `seen` 0."""
     moment = layers.pushes + 1
     shelves_by_key = dict(layers.shelves)
     for key, packs in shelves.items():
         pushes = shelves_by_key.get(key, Shelf()).pushes + 1
         dated = tuple(pack if pack.seen else replace(pack, seen=pushes) for pack in packs)
         shelves_by_key[key] = Shelf(packs=dated, pushes=pushes, moment=moment)
-    # One push can change several toolchains at the same moment: then the key decides.
+    # One push can change several toolchains at the same moment. Then the order of their keys decides.
     youngest = sorted(shelves_by_key, key=lambda key: (-shelves_by_key[key].moment, key))[:MOST_TOOLCHAINS]
     return Layers(shelves={key: shelves_by_key[key] for key in sorted(youngest)}, pushes=moment)

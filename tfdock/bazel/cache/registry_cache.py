@@ -61,14 +61,14 @@ class Shelf:
 class Layers:
     """A cache in a registry: toolchain key -> its shelf.
 
-    `pushes` counts all changes, and is the clock of `moment`.
+    `pushes` counts all changes. `moment` of a shelf is a value of this counter.
     """
 
     shelves: Mapping[str, Shelf] = field(default_factory=dict)
     pushes: int = 0
 
     def encoded(self) -> tuple[bytes, bytes]:
-        """Return its configuration and its manifest."""
+        """Return the cache's configuration and manifest."""
         rows = {
             key: {"pushes": shelf.pushes, "moment": shelf.moment, "seen": [pack.seen for pack in shelf.packs]}
             for key, shelf in self.shelves.items()
@@ -102,7 +102,7 @@ class Layers:
 class CacheShelf:
     """The packs of a toolchain in a registry."""
 
-    pushes: _Count  #: How often they have changed.
+    pushes: _Count  #: How often the packs have changed.
     moment: _Count  #: The number of the cache's push that changed them last.
     seen: tuple[_Count, ...]  #: For each pack, the last push by a machine with half of its bytes.
 
@@ -196,7 +196,7 @@ class StoredCache(NamedArtifact):
             # On another shelf, a pack would serve objects of other compilers.
             if contents.toolchain != toolchain:
                 raise Malformed(f"it is for the toolchain {contents.toolchain[:40]!a}, not for {toolchain}")
-            # Checked before the download, which the table of contents bounds.
+            # Check before the download: the table of contents bounds the pack's size.
             if pack.layer.size > packs.most_packed(contents):
                 raise Malformed(f"it has {pack.layer.size} bytes, too many for its entries")
             yield from from_blob(pieces, packs.read_entries(contents, BufferedReader(ChunkReader(pieces))))
@@ -206,7 +206,7 @@ class StoredCache(NamedArtifact):
     ) -> OutgoingPack:
         """Pack entries into a file in the folder `near`. Raises PackEntryChanged if a file changed meanwhile."""
         sha256, size = hashlib.sha256(), 0
-        # Without a name, so that a killed push leaves no file. On the cache's disk, because `/tmp` may be memory.
+        # The file has no name, so a killed push leaves no file. It is on the cache's disk: `/tmp` may be memory.
         file = cast("BinaryIO", tempfile.TemporaryFile(dir=near))  # noqa: SIM115  # closed when it was sent
         try:
             for piece in packs.pack_entries(entries, read):
@@ -238,7 +238,7 @@ class StoredCache(NamedArtifact):
         return blob.size if self.repository.upload(blob, data) else 0
 
     def publish(self, layers: Layers, before: Digest | None) -> Digest | None:
-        """Give the cache the name; its packs are in the registry.
+        """Publish the cache under its name; its packs must be in the registry already.
 
         Return the manifest's digest, or None if another push finished first: the name no longer belongs to `before`,
         or, a moment later, to our manifest.

@@ -39,6 +39,6 @@ def sum_beside(text: str, url: str) -> str:
 def example_row(url: str, sha256: str, release: str) -> str:
     """Return a table row, with placeholders, for an archive that its address does not serve."""
     name = url.rpartition("/")[2]
-    # As JSON, which is YAML too: an address of a stranger's source ends no line.
+    # As JSON, which is YAML too: no address of a stranger's source can end the line.
     values = {"sha256": sha256 or "…", "archive": name, "releases": release, "original": url, "gone": "2026"}
     return json.dumps({**values, "urls": ["https://…"], "source": "…"}, ensure_ascii=False)

@@ -55,12 +55,12 @@ async def _listen(line: RelayLine, serve: Serve, folder: Path, name: str) -> asy
         nonlocal free
         free -= 1
         try:
-            # One too many is closed at once. It must not wait, because waiting takes an open file too.
+            # A connection over the limit is closed at once: while it waits, it takes an open file too.
             if free >= 0:
                 await serve(line, reader, writer)
         except (*CONNECTION_ERRORS, asyncio.CancelledError):
-            # The client sees its connection close, and retries or continues without the cache. Of a task that was
-            # cancelled asyncio before 3.12 prints a traceback.
+            # The client sees its connection close, and retries or continues without the cache. asyncio before
+            # 3.12 would print a traceback for a cancelled task.
             pass
         finally:
             free += 1
@@ -73,7 +73,7 @@ async def _listen(line: RelayLine, serve: Serve, folder: Path, name: str) -> asy
     try:
         path = f"/proc/self/fd/{descriptor}/{name}"
         listener.bind(path)
-        Path(path).chmod(0o600)  # who may connect may use the credentials
+        Path(path).chmod(0o600)  # everybody who can connect can use the credentials
     finally:
         os.close(descriptor)
     return await asyncio.start_unix_server(connected, sock=listener, limit=BUFFER)
@@ -93,6 +93,6 @@ async def _stop(servers: list[asyncio.Server]) -> None:
 
 
 async def _run_pending() -> None:
-    """Let the loop run its due tasks: accepted connections get their task, and closing ones close their socket."""
+    """Let the loop run its due tasks: accepted connections get a task, closing connections close their socket."""
     for _ in range(5):
         await asyncio.sleep(0)

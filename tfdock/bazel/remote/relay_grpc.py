@@ -33,7 +33,7 @@ _PATIENCE = 30.0  #: Seconds within which a frame that has begun must arrive.
 _TABLE = 1 << 20  #: A size for the table of headers that is larger than either side needs.
 
 # RFC 9113, section 10.5.1: a block must be held until it ends, and CONTINUATION frames have no limit.
-_LONGEST = 1 << 18  #: Bytes of a header block, in however many frames.
+_LONGEST = 1 << 18  #: Bytes of a header block, in any number of frames.
 
 _API = b"/build.bazel.remote.execution.v2."
 _STREAM = b"/google.bytestream.ByteStream/"
@@ -64,7 +64,7 @@ _DENIED = (b"7", b"16")  #: PERMISSION_DENIED and UNAUTHENTICATED.
 ABILITIES = bytes.fromhex("0a070a010112020801120408011001220208022a020802")
 #: Answers that replace a lost endpoint; every other call gets NOT_FOUND.
 #:
-#: The answer that no blob is missing, so that none is sent. Bazel 0.26.1 crashes if this request fails.
+#: FindMissingBlobs: no blob is missing, so Bazel sends none. Bazel 0.26.1 crashes if this request fails.
 _WITHOUT = {
     _CAPABILITIES: ABILITIES,
     _API + b"ContentAddressableStorage/FindMissingBlobs": b"",
@@ -82,9 +82,9 @@ class Frame:
 
     head: bytes
     body: bytes
-    kind: int = field(init=False)  #: The number of its type.
-    flags: int = field(init=False)  #: Their meaning depends on the type.
-    stream: int = field(init=False)  #: The number of its stream.
+    kind: int = field(init=False)  #: The number of the frame's type.
+    flags: int = field(init=False)  #: The meaning of the flags depends on the type.
+    stream: int = field(init=False)  #: The number of the frame's stream.
 
     def __post_init__(self) -> None:
         self.kind, self.flags = self.head[3:5]
@@ -206,7 +206,7 @@ class _Connection:
         if any(name == b":path" and value == _LOOKUP for name, value in headers):
             self.lookups.add(stream)
         ours = [(name.lower().encode(), value.encode("latin-1")) for name, value in self.line.headers]
-        # No login from the container reaches the endpoint, even where we have none.
+        # No login from the container reaches the endpoint, even if this machine has none.
         replaced = {name for name, _ in ours} | {b"authorization"}
         kept = [(name, own.get(name, value)) for name, value in headers if name.lower() not in replaced]
         # RFC 7541, section 6.2.3: no proxy on the way may keep these in a table.
@@ -243,7 +243,7 @@ class _Connection:
         decoder.max_allowed_table_size = _TABLE
         block, ends = b"", False
         while True:
-            # Without a limit for large frames: the settings allow this endpoint.
+            # Large frames are not limited here: the settings allow this endpoint.
             frame = await Frame.read(server)
             self.heard = monotonic()
             # The answer to the relay's own ping, which Bazel must not see.
@@ -301,8 +301,8 @@ def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
 
 
 async def _serve_offline(reader: Reader, writer: Writer) -> None:
-    """Answer for a lost endpoint: it supports everything, and has nothing cached."""
-    # Names stay bytes: a path that is not UTF-8 is then only unknown.
+    """Answer in place of a lost endpoint: everything is supported, and nothing is cached."""
+    # Names stay bytes: a path that is not UTF-8 then counts as an unknown path.
     connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding=None))
     connection.initiate_connection()
     try:
@@ -343,7 +343,7 @@ def _prefixed(message: bytes) -> bytes:
 def capabilities(
     line: RelayLine, instance: str, send: Callable[[bytes], None], receive: Callable[[], bytes]
 ) -> tuple[str, str]:
-    """Ask an endpoint for its capabilities, over a connection of its own. Return gRPC's status and message.
+    """Ask an endpoint for its capabilities, over a separate connection. Return gRPC's status and message.
 
     Raises OSError if the connection breaks, ValueError if the answer is not HTTP/2.
     """
@@ -369,7 +369,7 @@ def capabilities(
         data = receive()
         if not data:
             raise ConnectionResetError(0, "the connection was closed")
-        if data.startswith(b"HTTP/1"):  # h2 would take it for the begin of a long frame
+        if data.startswith(b"HTTP/1"):  # h2 would read this as the start of a long frame
             raise ValueError("its answer is not HTTP/2")
         try:
             for event in connection.receive_data(data):

@@ -48,7 +48,7 @@ class Head:
     headers: tuple[tuple[str, str], ...]
 
     def values(self, name: str) -> set[str]:
-        """Return the values of a header, in lower case, each time that it occurs."""
+        """Return the different values of a header, in lower case. A header may occur several times."""
         return {value.lower() for key, value in self.headers if key == name}
 
     @property
@@ -96,10 +96,10 @@ async def serve(line: RelayLine, reader: Reader, writer: Writer) -> None:
             method, target, _ = head.line.split(" ", 2)
             upload = method == "PUT"
             if not _is_allowed(line, method, target, head):
-                await _forward_body(head, reader, _discard)  # who still sends sees a broken pipe, and no answer
+                await _forward_body(head, reader, _discard)  # otherwise a sending client would miss the answer
                 await _answer(writer, "403 Forbidden")
                 return
-            # A request on a connection that the server closes just then would fail.
+            # A request would fail if the server closed the idle connection at that moment.
             if server and (monotonic() - used > _IDLE or server[0].at_eof()):
                 await close_writer(server[1])
                 server = None
@@ -121,7 +121,7 @@ async def serve(line: RelayLine, reader: Reader, writer: Writer) -> None:
 
 
 def _is_allowed(line: RelayLine, method: str, target: str, head: Head) -> bool:
-    """Return whether a request is a question to a cache, or an upload if uploads are on. Bazel makes no others."""
+    """Return whether a request is a lookup, or an upload if uploads are on. Bazel makes no other requests."""
     if not _TARGET.fullmatch(target):
         return False
     # RFC 9110, section 9.3.1: content of a GET has no meaning, and may be an attempt at request smuggling.
@@ -197,7 +197,7 @@ async def _forward_answer(
     writer.write(head.encoded())
     line.received += await _forward_body(head, server[0], _writer_to(writer), ends=ends)
     await writer.drain()
-    # An action counts, not each of the blobs that follow.
+    # Only an action counts as a hit, not each of the blobs that follow.
     line.hits += not upload and target.startswith("/ac/")
     # Also close Bazel's connection: only this marks the end of the body.
     if ends:

@@ -51,12 +51,12 @@ class RelayLine:
         error: Exception | None = None
         for pause in _PAUSES:
             await asyncio.sleep(pause)
-            # Another connection has found out meanwhile.
+            # Another connection has found the endpoint lost meanwhile.
             if self.lost:
                 break
             try:
                 return await asyncio.wait_for(self._open(), CONNECT_TIMEOUT)
-            # A certificate does not become trusted by asking again.
+            # Do not retry: a certificate does not become trusted later.
             except ssl.SSLCertVerificationError as cause:
                 error = cause
                 break
@@ -93,7 +93,7 @@ def tls(endpoint: Endpoint) -> ssl.SSLContext | None:
 
 def failure_reason(error: Exception | None) -> str:
     """Return why a connection failed, in words."""
-    # The narrowest first: each of these is an OSError.
+    # Check the narrowest type first: each of these is an OSError.
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

@@ -61,11 +61,11 @@ def _credentials(role: str, endpoint: Endpoint, settings: Settings) -> Headers:
     decides.
     """
     headers: dict[str, tuple[str, str]] = {}
-    # Compared by value: a profile with the same endpoint may also use the credentials.
+    # Compare by value: a profile with the same endpoint may also use the credentials.
     if endpoint in (settings.remote.cache, settings.remote.executor):
         for line in os.environ.get(VARIABLE, "").splitlines():
             name, colon, value = line.partition(":")
-            # No header's value is a newline: a line without a colon is refused below.
+            # For a line without a colon, the value is a newline, which is refused below.
             _add_header(headers, name.strip(), value.strip() if colon else "\n", f"the variable {VARIABLE}")
     if settings.remote_credential_helper:
         for name, values in _helper_headers(role, endpoint, settings.remote_credential_helper).items():
@@ -143,7 +143,7 @@ def check(remote: Remote, settings: Settings) -> None:
                 f"the remote {role} {line.endpoint} answers, but not as a remote {role}: {strange}",
                 "check its address, path and instance name",
             ) from None
-        # Before OSError, which it is as well.
+        # Handle this before OSError, because it is an OSError too.
         except ssl.SSLCertVerificationError as error:
             raise NetworkError.of(
                 "remote-untrusted",
@@ -176,15 +176,15 @@ def _variable(role: str) -> str:
 
 
 class _AccessDenied(Exception):
-    """The endpoint wants credentials, or other ones."""
+    """The endpoint requires credentials, or refuses these credentials."""
 
 
 class _UnexpectedAnswer(Exception):
-    """The endpoint is no such server."""
+    """The endpoint is not a server of the expected kind."""
 
 
 def _reason(line: relay_line.RelayLine, error: Exception) -> str:
-    if isinstance(error, UnicodeError):  # of IDNA, from whatever looks the name up
+    if isinstance(error, UnicodeError):  # an IDNA error, from the lookup of the name
         return "its name cannot be a host name"
     if isinstance(error, OSError):
         return relay_line.failure_reason(error)
@@ -195,10 +195,10 @@ def _reason(line: relay_line.RelayLine, error: Exception) -> str:
 def _connected(endpoint: Endpoint) -> Iterator[socket.socket]:
     """Connect to an endpoint.
 
-    The connection breaks after `_LONGEST`: a server may send little and never be silent.
+    The connection breaks after `_LONGEST`: a server could send a few bytes at a time, and never be silent.
     """
     with socket.create_connection((endpoint.host.strip("[]"), endpoint.port), TIMEOUT) as plain:
-        same = plain.dup()  # wrapping takes the other one away
+        same = plain.dup()  # `wrap_socket` detaches the original
         timer = threading.Timer(_LONGEST, _break, (same,))
         timer.daemon = True
         timer.start()
@@ -213,7 +213,7 @@ def _connected(endpoint: Endpoint) -> Iterator[socket.socket]:
 
 
 def _break(connection: socket.socket) -> None:
-    with suppress(OSError):  # it has ended meanwhile
+    with suppress(OSError):  # the connection has ended meanwhile
         # `shutdown` wakes a read in another thread; `close` does not.
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -244,7 +244,7 @@ def _ask_grpc(line: relay_line.RelayLine, instance: str) -> None:
     # PERMISSION_DENIED, UNAUTHENTICATED.
     if status in ("7", "16"):
         raise _AccessDenied(f"gRPC status {status}")
-    # UNIMPLEMENTED: some caches have nothing but the cache.
+    # UNIMPLEMENTED is accepted: some caches implement only the cache calls.
     if status not in ("0", "12"):
         # A server's answer may repeat the request, so the answer is not shown if the request had a secret.
         raise _UnexpectedAnswer(f"gRPC status {status} {'' if line.headers else message}".strip()[:200])
@@ -270,7 +270,7 @@ class EndpointWatch:
         return line
 
     def tell(self) -> None:
-        """Report the state of the endpoints, once each."""
+        """Report the state of each endpoint, once."""
         for role, line in self.lines.items():
             text = self._warning(role, line)
             if text and role not in self._announced:
@@ -290,7 +290,7 @@ class EndpointWatch:
 
     @property
     def facts(self) -> dict[str, object]:
-        """The traffic of each line, for the record: no credentials, no path, no name but the host's."""
+        """The traffic of each line, for the record: no credentials, no path, and no name except the host's."""
         return {
             role: {
                 "endpoint": str(line.endpoint),

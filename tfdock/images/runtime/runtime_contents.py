@@ -25,10 +25,10 @@ from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.requirements import wanted
 
 FOLDER = "/opt/tensorflow"  #: Folder of everything that is installed.
-USER = 10001  #: User id in the image: a number that belongs to nobody elsewhere.
+USER = 10001  #: User id in the image: a number that no user of another system has.
 #: Folders of wheels in the context, each a layer of the image: the least changing comes first.
 STAGES = ("required", "accelerator", "wheel")
-#: Label of the image that the engine keeps of a stage; its value is the run that made it.
+#: Label of the image that the engine keeps for a stage; its value is the run that made the image.
 STAGE_LABEL = "io.tfdock.stage"
 CONTENTS_LABEL = "io.tfdock.contents"  #: Label of a runtime image: a hash of everything in it.
 
@@ -76,14 +76,14 @@ def libraries(
 
     `offered` are the lines of the wheel's own extra. The packages are used if they provide the libraries that the
     wheel opens. A wheel built with another toolkit version than the official wheel still requires the official
-    version. `components` are the versions of the build, as far as they are known better than from the wheel.
+    version. `components` are the versions of the build, where they are known more exactly than from the wheel.
     """
     rows = opened_libraries(knowledge, inspection, with_driver=False)
     versions = _Versions(knowledge, inspection, components or {})
     toolkit = _toolkit(knowledge, inspection)
     needed = {package_of(knowledge, inspection, row) for row in rows if row.use is None}
-    # An extra for another major version of the toolkit has packages of other names, and one for another minor version
-    # the same names.
+    # An extra for another major version of the toolkit has packages of other names. For another minor version,
+    # the names are the same.
     if needed <= {requirement.package for requirement in wanted(offered)} and versions.agree(rows, offered):
         barred = _incompatible_packages(knowledge, inspection, python)
         lines = tuple(
@@ -159,7 +159,7 @@ def _incompatible_packages(knowledge: KnowledgeBase, inspection: Inspection, pyt
 
 
 def _line(package: str, row: RuntimeLibrary, versions: _Versions) -> str:
-    """Return a line for pip, with the build's own minor version if PyPI has it, else with the library's major one.
+    """Return a line for pip, with the build's own minor version if PyPI has it, else the library's major version.
 
     Such a package has the major version of its library: `libcufft.so.11` is in nvidia-cufft-cu12 11.2.
     """
@@ -195,14 +195,14 @@ def settings(knowledge: KnowledgeBase, inspection: Inspection, site: str, member
     if toolkit:
         end = f"/{toolkit.marker}"
         folders = [member.removesuffix(end) for member in members if member.endswith(end)]
-        # TensorFlow looks into the others by itself.
+        # TensorFlow looks into the other folders by itself.
         if folders and folders[0] not in toolkit.searched:
             folder = f"{site}/{folders[0]}"
             variables |= {name: value.format_map({"folder": folder}) for name, value in toolkit.setting.items()}
     folders_of = {posixpath.basename(member): posixpath.dirname(member) for member in members if ".so" in member}
     opened = [row for row in opened_libraries(knowledge, inspection, with_driver=False) if row.library in folders_of]
     path: tuple[str, ...] = ()
-    # Left out where it can be: LD_LIBRARY_PATH acts on every program in the image.
+    # Leave LD_LIBRARY_PATH out if possible: it affects every program in the image.
     if any(folders_of[row.library] not in searched_folders(inspection, row) for row in opened):
         top_folders = {folders_of[row.library].partition("/")[0] for row in opened}
         path = tuple(
@@ -215,7 +215,7 @@ def settings(knowledge: KnowledgeBase, inspection: Inspection, site: str, member
 
 
 def render_runtime(image: RuntimeImage, templates: Mapping[str, str]) -> BuildContext:
-    """Return the context without the wheels, which belong into the folders of its stages."""
+    """Return the context without the wheels, which belong in the folders of its stages."""
     values = {
         "build_id": image.build_id,
         "base": image.base,

@@ -60,7 +60,7 @@ _NO_GPU = "-no-gpu-libraries"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeImageRequest:
-    """The request for an image. `name` is the image's, `push` a second name that is pushed to its registry.
+    """The request for an image. `name` is the image's name, `push` a second name that is pushed to its registry.
 
     Without `gpu` the libraries of the wheel's accelerator are left out. `variables` are set in the image.
     """
@@ -76,14 +76,14 @@ class BuiltRuntimeImage:
     """An image to run a wheel in, which the engine has."""
 
     status: Literal["built", "up-to-date"]  #: `up-to-date`: the image existed with this name.
-    name: str  #: Its name.
-    id: str  #: Its id on the engine.
-    size: int  #: Bytes.
-    base: str  #: The image it begins with.
-    base_size: int  #: Bytes of that one.
-    labels: Mapping[str, str]  #: Its labels.
+    name: str  #: The image's name.
+    id: str  #: The image's id on the engine.
+    size: int  #: Bytes of the image.
+    base: str  #: The base image that it begins with.
+    base_size: int  #: Bytes of the base image.
+    labels: Mapping[str, str]  #: The image's labels.
     variables: Mapping[str, str]  #: Environment variables that ask for GPUs.
-    distributions: tuple[str, ...]  #: Python packages in it.
+    distributions: tuple[str, ...]  #: Python packages in the image.
     lacking: tuple[str, ...]  #: The parts that the image lacks, in sentences.
     pushed: Mapping[str, str] | None = None  #: `reference` and `digest` in the registry; null without `--push`.
 
@@ -201,7 +201,7 @@ class _RuntimeBuild(TrialContainers):
     # --- the base -----------------------------------------------------------------------------------------------
 
     def _base(self) -> tuple[ImageRef, str]:
-        """Return the base, and the Python in it: the profile's `runtime`, else the known one."""
+        """Return the base, and the Python in it: the profile's `runtime`, else the one that the knowledge lists."""
         tags = self._inspection.wheel.python_tag, self._inspection.wheel.abi_tag
         python = plan_choice(self._build.record, "python")
         # What the knowledge chose at the time of the build may be outdated.
@@ -209,7 +209,7 @@ class _RuntimeBuild(TrialContainers):
         known = self._knowledge.runtimes.get(python)
         reference = asked or (known.image if known and runs_on_python(*tags, python) else None)
         image = _parse_image(reference)
-        # The record may be anybody's, and its Python stands in a script.
+        # The record may be a stranger's, and its Python version is written into a script.
         if image is None or not _PYTHON.fullmatch(python):
             raise ProfileError.of(
                 "runtime-unknown",
@@ -257,7 +257,7 @@ class _RuntimeBuild(TrialContainers):
             if row.accelerator == accelerator.accelerator and row.extra in self._inspection.metadata.provides_extra
         }
         plain = self._requirements()
-        # The extra's own lines: the wheel's plain requirements come with `required`.
+        # Keep only the extra's own lines: the wheel's plain requirements come with `required`.
         offered = [line for line in self._requirements(sorted(filter(None, extras))) if line not in plain]
         components = {name: plan_choice(self._build.record, name) for name in accelerator.components}
         return libraries(self._knowledge, self._inspection, offered, python, components)
@@ -300,8 +300,8 @@ class _RuntimeBuild(TrialContainers):
         all_labels |= {f"{STANDARD}.base.name": str(reference)} | (
             {f"{STANDARD}.base.digest": digest} if digest else {}
         )
-        all_labels.pop(_CREATED)  # when that was, the engine says
-        # Some of it comes from a record, which may be anybody's; a label is a line.
+        all_labels.pop(_CREATED)  # the engine states the time of creation
+        # Some values come from a record, which may be a stranger's. A label must be one line.
         all_labels = {name: clean(text, keep="", instead=" ") for name, text in all_labels.items()}
         own = settings(self._knowledge, self._inspection, site_packages(python), members)
         return RuntimeImage(
@@ -322,7 +322,7 @@ class _RuntimeBuild(TrialContainers):
         for path, wheel in zip(self._wheels, self._build.wheels, strict=True):
             _check_same(path, wheel.sha256)
         supervisor.engine.tag(built.id, self._request.name)
-        # They hold everything a second time; of an image that did not come to its end, `cache prune` removes them.
+        # Images of stages hold all files a second time. `cache prune` removes those of unfinished images.
         for stage in supervisor.engine.dangling(STAGE_LABEL):
             if stage.labels[STAGE_LABEL] == supervisor.run_id:
                 supervisor.engine.remove_image(stage.id)
@@ -333,9 +333,9 @@ class _RuntimeBuild(TrialContainers):
         supervisor, machine = self._environment.supervisor, self._environment.settings
         request = ImageBuild(
             context=lambda: context_archive(build_input.context, None, build_input.beside),
-            # By id: the name may lead to another image by the time of the build.
+            # Name the base by its id: its name may lead to another image by the time of the build.
             build_args={"BASE_IMAGE": base.id, "STAGE_OF": supervisor.run_id},
-            # Everything is in the context.
+            # No network is needed: everything is in the context.
             network="none",
         )
         # A hash, because the name of an image has slashes.
@@ -395,7 +395,7 @@ class _RuntimeBuild(TrialContainers):
 def _build_input(image: RuntimeImage, base: ImageInfo, contents: _Contents) -> _BuildInput:
     """Return the context, with a label that is a hash of everything in it."""
     beside = {f"{stage}/{path.name}": path for stage, paths in contents.files.items() for path in paths}
-    # Without the label first: the label is the hash of everything else.
+    # Render it without the label first: the label is the hash of everything else.
     plain = render_runtime(image, loader.templates())
     total = hashlib.sha256(base.id.encode())
     for path, data in plain.files.items():

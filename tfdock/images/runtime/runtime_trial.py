@@ -37,7 +37,7 @@ class RuntimeTrial(TrialContainers):
         checks += [{"check": task.check, "script": task.script} for task in plan.tasks if task.check in _TRIED]
         mark = f"tfdock-{secrets.token_hex(8)}"
         folder = self._scripts({"mark": mark, "facts": dict(plan.facts), "checks": checks})
-        # No `user`: the image's own user is what is tried.
+        # No `user`: the trial runs as the image's own user.
         spec = ContainerSpec(
             name=f"tfdock-{self._environment.supervisor.run_id}-try",
             image=image.id,
@@ -73,7 +73,7 @@ class RuntimeTrial(TrialContainers):
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
-            # Whatever the umask: the image's user is not this one.
+            # Set this whatever the umask is: the image's user is another user than this one.
             path.chmod(0o644)
         for path in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
             path.chmod(0o755)
