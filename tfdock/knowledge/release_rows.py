@@ -92,6 +92,8 @@ class Release(Row):
     host_compilers_min: dict[str, str] = Field(default_factory=dict)
     #: The first toolkit whose compiler can compile the release.
     gpu_compilers_min: dict[str, str] = Field(default_factory=dict)
+    #: Compilers to which its rules do not show the toolkit's version: they write their newest PTX for any toolkit.
+    toolkit_hidden_from: tuple[str, ...] = ()
     #: Compiler to the version with which the release is really built.
     compilers: dict[str, str] = Field(default_factory=dict)
     #: Compiler to further documented versions.

@@ -64,12 +64,14 @@ class Wish:
             fix = "name a profile for it to change, or a GPU: `--gpu rtx5090`, or `--gpu cpu` for none"
             raise ProfileError.of("wish-without-gpu", f"`{self.words}` does not name a GPU", fix)
         lines = {name: value for name, value in self.fields.items() if name not in {"tensorflow", *self.source}}
+        devices = self._devices(knowledge, local)
         start = starter(
             knowledge,
-            self._devices(knowledge, local),
+            devices,
             tensorflow=self.release,
             python=lines.pop("python", None),
             more=_yaml_lines({**({"allow_untested": "true"} if allow_untested else {}), **lines}),
+            versions={name: self.fields[name] for name in devices.accelerator.components if name in self.fields},
             machine=machine,
         )
         return start.text

@@ -375,21 +375,34 @@ def compiler_reads_release(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
-    """Check that a compiler from outside the toolkit can read the toolkit's headers."""
+    """Check that a compiler from outside the toolkit can read the toolkit's headers, and the toolkit its PTX."""
     row = combination.knowledge.compilers.get((combination.compiler, combination.compiler_version))
+    name, toolkit = combination.accelerator.toolkit or "", combination.toolkit
+    path = combination.place(name) if name in combination.asked else "compiler"
     newest = row.toolkit_max if row else None
     # `toolkit_max` is a minor version, so patch releases of it count as known.
     if newest and combination.toolkit_version and Version(combination.toolkit_version).minor > Version(newest):
-        name = combination.accelerator.toolkit or ""
         yield RuleFinding(
             code="compiler-toolkit",
-            path=combination.place(name) if name in combination.asked else "compiler",
+            path=path,
             message=f"{combination.compiler} {combination.compiler_version} cannot read the headers of "
             f"{combination.component_text(name)}",
             why=sentences(
                 f"{combination.title(name)} {newest} has the newest headers that it can read",
                 prevented(combination.symptom("compiler-toolkit")),
             ),
+        )
+    hidden = combination.compiler in combination.release.toolkit_hidden_from
+    if hidden and row and row.ptx and toolkit and toolkit.ptx and Version(row.ptx) > Version(toolkit.ptx):
+        yield RuleFinding(
+            code="compiler-toolkit",
+            path=path,
+            message=f"{combination.title(name)} {combination.toolkit_version} cannot read the PTX that "
+            f"{combination.compiler} {combination.compiler_version} writes",
+            why=f"TensorFlow {combination.release.release} hides the toolkit's version from {combination.compiler}, "
+            f"so it writes PTX {row.ptx}; {combination.title(name)} {toolkit.version} reads up to {toolkit.ptx}",
+            weight="doubt",
+            part=name,
         )
 
 

@@ -12,6 +12,7 @@ from tfdock.errors import Incompatible, ProfileError, joined
 from tfdock.gpu.devices import dotted, find_gpu, is_target, sorted_targets, spelled, unknown_gpu
 from tfdock.knowledge.fits import exact_target, taken_target
 from tfdock.knowledge.gpu_rows import Gpu
+from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
@@ -98,11 +99,13 @@ def starter(
     tensorflow: str | None = None,
     python: str | None = None,
     more: Mapping[str, str] = MappingProxyType({}),
+    versions: Mapping[str, str] = MappingProxyType({}),
     machine: str = "x86_64",
 ) -> Starter:
     """Return a profile that resolves, for the requested or the newest possible release.
 
-    `more` are further lines of the profile, by their field.
+    `more` are further lines of the profile, by their field. Releases that upstream tested with the `versions` of
+    components come before newer ones that only list these versions.
 
     Raises ProfileError, or Incompatible with the reasons of the requested or newest release, or with one reason if no
     release supports all devices together.
@@ -113,12 +116,13 @@ def starter(
     check_together(knowledge, devices)
     with _without_places():
         releases = _releases(knowledge, devices, tensorflow, python)
+        releases.sort(key=lambda release: not _tested(knowledge.releases.get(release), versions))
         draft = [*_lines(knowledge, devices, releases[0], python), *more.values()]
         resolution = _newest(knowledge, draft, devices, releases, machine)
         # Write out every version: today's choice must not change when knowledge grows.
-        versions = {name: version for name, version in resolution.components.items() if name not in more}
-        lines = [*_lines(knowledge, devices, str(resolution.version), resolution.python, versions), *more.values()]
-        text = "".join(f"{line}\n" for line in _commented(devices, lines, newest=tensorflow is None))
+        others = {name: version for name, version in resolution.components.items() if name not in more}
+        lines = [*_lines(knowledge, devices, str(resolution.version), resolution.python, others), *more.values()]
+        text = "".join(f"{line}\n" for line in _commented(devices, lines, newest=not (tensorflow or versions)))
         return Starter(text=text, resolution=resolve_text(text, knowledge, machine=machine))
 
 
@@ -150,6 +154,13 @@ def _releases(knowledge: KnowledgeBase, devices: StarterDevices, asked: str | No
         taking &= {support.release for support in target_facts(knowledge, devices.accelerator, target).releases}
     # If no release supports all of them, the newest provides the reasons.
     return sorted(taking, key=Version, reverse=True) or [max(knowledge.releases, key=Version)]
+
+
+def _tested(release: Release | None, versions: Mapping[str, str]) -> bool:
+    """Return whether upstream tested a release with these versions of components."""
+    components = release.components if release else {}
+    tested = {name: components[name].tested or "" for name in versions if name in components}
+    return all(Version(text).matches(Version(versions[name])) for name, text in tested.items())
 
 
 def _newest(
