@@ -1,4 +1,4 @@
-"""How a GPU runs a wheel: natively, by JIT from PTX, or not at all; and the limits of that verdict.
+"""How a GPU runs a wheel: natively, by JIT from PTX, or not at all; and the limits of the wheel on this GPU.
 
 The official wheel (known from rows) and inspected wheels are judged the same way. The verdict is about TensorFlow's
 own kernels. Bundled libraries get their own verdict. `coverage` asks for all known targets.
@@ -37,7 +37,7 @@ WORDS: Mapping[Runs, str] = {
 class Compatibility:
     """How a GPU runs a wheel. `by` is the image used (`sm_80`, `compute_90`, `gfx90a`), empty without one.
 
-    `limits` are what works less well, a sentence each. `driver` says which drivers run the wheel. `pins` are
+    `limits` say what works less well, a sentence each. `driver` says which drivers run the wheel. `pins` are
     requirements for pip that help against some limits.
     """
 
@@ -119,7 +119,7 @@ def _serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | Non
         reason=_reason(combined),
         limits=sentences,
         fails=tuple(limits.failing_kernels()),
-        # Apart from the limits: every GPU needs a driver, so it is no news.
+        # Apart from the limits: every GPU needs a driver, so this need is not a limit.
         driver=tuple(limits.of_driver()),
         pins=pins,
     )
@@ -157,7 +157,7 @@ def _combined_verdict(knowledge: KnowledgeBase, gpu: Gpu, libraries: Iterable[Li
 
 def _reason(combined: CombinedVerdict) -> str:
     """Return the verdict's reason, with the number of affected containers if others run better."""
-    # The same containers as in `combine`, so that the numbers fit its verdict.
+    # Count the same containers as `combine` does, so that the numbers fit the verdict.
     counted = [part for part in combined.parts if not part.linked] or combined.parts
     better = [part for part in counted if part.verdict.runs != combined.verdict.runs and part not in combined.weaker]
     if not better or combined.verdict.starts_at_once:
@@ -172,7 +172,7 @@ def _why_not(
     if combined is not None:
         return f"{_reason(combined)}; {ignored}" if ignored else _reason(combined)
     accelerator, wanted = facts.accelerator, knowledge.accelerators[gpu.accelerator]
-    # "No GPU code" would be wrong of a wheel for ROCm that is held against a GPU of NVIDIA's.
+    # A wheel for ROCm does have GPU code, so "no GPU code" would be wrong for an NVIDIA GPU.
     if accelerator is not None and accelerator is not wanted:
         return f"its GPU code is for {_title(accelerator)}, and this GPU needs a wheel for {_title(wanted)}"
     return _no_kernels(knowledge, facts.own)
@@ -183,7 +183,7 @@ def _title(accelerator: Accelerator) -> str:
 
 
 def _no_kernels(knowledge: KnowledgeBase, libraries: Iterable[Library]) -> str:
-    """Return why libraries have nothing to choose from, for any GPU of the family."""
+    """Return why libraries have no code that any GPU of this family could run."""
     with_code = [library for library in libraries if library.loadable.images or library.relocatable.images]
     if not with_code:
         return "it has no GPU code"
@@ -226,7 +226,7 @@ def coverage(knowledge: KnowledgeBase, facts: GpuFacts) -> tuple[Coverage, ...]:
         for row in knowledge.architectures
         for target in row.targets
     ]
-    # A wheel for CUDA has nothing for AMD's GPUs. A row for each of them would hide the answer.
+    # A wheel for CUDA has no code for AMD's GPUs. A row for each AMD target would hide the useful rows.
     served = {row_coverage.accelerator for row_coverage in rows if row_coverage.runs != "no"}
     return tuple(row_coverage for row_coverage in rows if row_coverage.accelerator in served)
 
@@ -234,7 +234,7 @@ def coverage(knowledge: KnowledgeBase, facts: GpuFacts) -> tuple[Coverage, ...]:
 def _coverage_of_target(knowledge: KnowledgeBase, facts: GpuFacts, row: Architecture, target: str) -> Coverage:
     known = example_gpu(knowledge, row, target)
     written = exact_target(knowledge.accelerators[row.accelerator], target)
-    # A target without a product, or without a row, gets the same question.
+    # A target without a known GPU is judged in the same way.
     gpu = known or Gpu(gpu=written, accelerator=row.accelerator, target=target, source=())
     answer = serve(knowledge, gpu, facts)
     return Coverage(
@@ -250,7 +250,7 @@ def _coverage_of_target(knowledge: KnowledgeBase, facts: GpuFacts, row: Architec
 
 
 def coverage_rows(rows: Sequence[Coverage]) -> list[tuple[str, str, str]]:
-    """Return a short table: the generation, its targets with the same answer, and that answer with its limits."""
+    """Return a short table: the generation, its targets with the same verdict, and this verdict with its limits."""
     return [
         (architecture, ", ".join(row.target for row in alike), words)
         for architecture, members in itertools.groupby(rows, key=lambda row: row.architecture)

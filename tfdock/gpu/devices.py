@@ -31,7 +31,7 @@ class DeviceMatch:
 
 @functools.lru_cache(maxsize=1024)  # every suggestion that is tried asks for the same few names
 def matching(knowledge: KnowledgeBase, name: str) -> DeviceMatch:
-    """Return what `name` means: a short name (`rtx3080`), a driver's (`NVIDIA GeForce RTX 3080`), or words of either.
+    """Return the match of a short name (`rtx3080`), a driver's name (`NVIDIA GeForce RTX 3080`), or words of either.
 
     Omitted words must not matter. `3080` matches because all GPUs with this name have one target. `RTX 6000` stands
     for three generations, which become the candidates.
@@ -40,7 +40,7 @@ def matching(knowledge: KnowledgeBase, name: str) -> DeviceMatch:
     if generation:
         found = tuple(row for target in generation.targets if (row := example_gpu(knowledge, generation, target)))
         only = found[0] if len(found) == 1 else None
-        # The row is not the example's own: the generation has other GPUs of that target.
+        # Do not return the example's row: the generation has other GPUs of the same target.
         return DeviceMatch(gpu=_of_generation(generation, only)) if only else DeviceMatch(candidates=found)
     # A word such as `rtx` or `super` alone is not a name, though many GPU names contain it.
     generic = re.fullmatch(r"[^\W\d]*", name.strip())
@@ -51,17 +51,17 @@ def matching(knowledge: KnowledgeBase, name: str) -> DeviceMatch:
             by_target = {gpu.target: gpu for gpu in reversed(rows)}
             if len(by_target) == 1:
                 return DeviceMatch(gpu=rows[0])
-            # Several targets: to guess would compile for the wrong GPU.
+            # Do not guess between several targets: a wrong guess would compile for the wrong GPU.
             if by_target and not generic:
                 return DeviceMatch(candidates=tuple(gpu for gpu in rows if by_target[gpu.target] is gpu))
-    # Another number is another GPU, however alike the names are.
+    # A different number means a different GPU, even if the names are similar.
     alike = [gpu for gpu in knowledge.gpus if _number(gpu) == _number(name)]
     plain = gpu_key(_DECORATION.sub(" ", name))
     return DeviceMatch(near=tuple(difflib.get_close_matches(plain, alike, n=3, cutoff=0.6)))
 
 
 def generation_named(knowledge: KnowledgeBase, name: str) -> Architecture | None:
-    """Return the generation of GPUs with that name, the vendor's before it or not: `Blackwell`, `RDNA2`."""
+    """Return the generation of GPUs with that name (`Blackwell`, `RDNA2`); the vendor's name may precede it."""
     texts = {_squeeze(name).removeprefix(_squeeze(row.vendor)) for row in knowledge.accelerators.values()}
     rows = knowledge.architectures
     return next((row for row in rows if texts & {*map(_squeeze, (row.architecture, *row.also))}), None)
@@ -86,7 +86,7 @@ def find_gpu(knowledge: KnowledgeBase, name: str) -> Gpu | None:
 
 
 def means_gpu(knowledge: KnowledgeBase, word: str) -> bool:
-    """Return whether a word, such as the name of a profile, is the name or the target of a GPU, or of several."""
+    """Return whether a word, such as the name of a profile, is the name or the target of one or several GPUs."""
     if _find_by_full_name(knowledge, word) or bare_gpu(knowledge, word):
         return True
     # `v2` is part of a GPU's name by chance; `3080` is not.
@@ -166,14 +166,14 @@ def _attempts(knowledge: KnowledgeBase, name: str) -> Iterator[tuple[str, ...]]:
     yield (_squeeze(name),)
     # Few people and few drivers write the memory size.
     yield (_squeeze(_MEMORY.sub(" ", name)),)
-    # A laptop's GTX 1650 has the name of the card; GTX 960 and GTX 960M are two generations.
+    # A laptop's GTX 1650 may be named as the card is. But GTX 960 and GTX 960M are different generations.
     yield (_squeeze(plain), *([f"{_squeeze(plain)}m"] if _MOBILE.search(name) else []))
-    # Vendors and makers of cards write theirs in front: `ASUS TUF RTX 3080`.
+    # Vendors and makers of cards write their own name in front: `ASUS TUF RTX 3080`.
     words = plain.split()
     telling = _words(knowledge) - {row.vendor.lower() for row in knowledge.accelerators.values()}
     while words and words[0].isalpha() and words[0].lower() not in telling:
         del words[0]
-    # Not a number alone: an `Arc 770` is another maker's.
+    # A number alone is not enough: an `Arc 770` is a GPU of another maker.
     yield (_squeeze(" ".join(words)),) if words and not words[0].isdecimal() else ()
 
 
@@ -185,7 +185,7 @@ def _words(knowledge: KnowledgeBase) -> set[str]:
 
 def _number(name: str) -> str:
     """Return the number in a GPU's name: `1650`; empty without one."""
-    # `O` is a frequent slip for 0; a memory size and the capability in our own names are no part of the name.
+    # `O` is often mistyped for 0. A memory size and the `-cc…` suffix of our own names are not the number.
     text = re.sub(r"-cc\d+", "", _DECORATION.sub(" ", name.lower()))
     numbers = re.findall(r"\d+", re.sub(r"(?<=\d)o", "0", text))
     return next((number for number in numbers if len(number) > 2), max(numbers, key=len, default=""))
@@ -223,7 +223,7 @@ def _words_left(gpu: Gpu, text: str) -> int | None:
         made = {0: 0}
         for word in words:
             made |= {at + len(word): used + 1 for at, used in made.items() if text.startswith(word, at)}
-        # A single character would be a word of far too many names.
+        # A single character would match far too many names.
         if len(text) > 1 and len(text) in made:
             counts.append(len(words) - made[len(text)])
     return min(counts, default=None)
@@ -231,7 +231,7 @@ def _words_left(gpu: Gpu, text: str) -> int | None:
 
 def named(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
     """Return the GPU that all words together name in full, or the GPU of each word; empty if a word names none."""
-    # `RTX 3080` unquoted is two arguments of the shell, and one GPU.
+    # In a shell, unquoted `RTX 3080` is two arguments, but it names one GPU.
     together = _find_by_full_name(knowledge, " ".join(words)) if words else None
     each = [together] if together else [_find_by_full_name(knowledge, word) for word in words]
     return () if None in each else tuple(dict.fromkeys(gpu for gpu in each if gpu))
@@ -396,7 +396,7 @@ def needs_open_modules(knowledge: KnowledgeBase, accelerator: str, target: str |
 
 
 def is_embedded(knowledge: KnowledgeBase, accelerator: str, gpu: str | None) -> bool:
-    """Return whether GPUs of this target run only their own code, and no other GPU runs it."""
+    """Return whether GPUs of this target run only code for exactly this target, and no other GPU runs such code."""
     row = architecture_of(knowledge, accelerator, gpu)
     return row is not None and gpu in row.embedded
 

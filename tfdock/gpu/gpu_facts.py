@@ -104,7 +104,7 @@ def facts_of_release(knowledge: KnowledgeBase, release: Release, accelerator: Ac
         machine=OFFICIAL_MACHINE,
         own=(_official_library(knowledge, release, accelerator, rows, targets),) if targets else (),
         listed=targets,
-        # Reversed, so that of several rows of a component the first wins.
+        # Reversed, because the later entry of a dict wins: the first row of a component must win.
         brought=dict(reversed(brought)),
         built={name: support.tested for name, support in release.components.items() if support.tested},
         companions=rows,
@@ -233,7 +233,7 @@ def facts_of_wheel(knowledge: KnowledgeBase, inspection: Inspection) -> GpuFacts
         else (),
         unsearched=unsearched_folders(knowledge, inspection),
         runtime_compiler=_runtime_compiler(knowledge, release, accelerator) if release and accelerator else None,
-        # Whoever did not look for the trace gets the usual answer: TensorFlow's wheels have XLA.
+        # If nobody looked for the trace, assume the usual: TensorFlow's wheels have XLA.
         xla=bool(inspection.traces.get(XLA_TRACE, ("not looked for",))),
         measured=True,
     )
@@ -245,7 +245,7 @@ def _unjudged(knowledge: KnowledgeBase, inspection: Inspection, holding: Sequenc
         return f"has libraries for {' and '.join(sorted({*inspection.unread.values()}))}, which tfdock does not read"
     if holding or _is_tensorflow(knowledge, inspection):
         return ""
-    # An add-on such as tensorflow-text: what it is linked with has the code for GPUs.
+    # An add-on such as tensorflow-text: the package that it is linked with has the code for GPUs.
     beside = " and ".join(dict.fromkeys(brought_by(knowledge, inspection).values()))
     return f"has no GPU code of its own{f', and runs beside {beside}' if beside else ''}"
 
@@ -283,7 +283,7 @@ def _accelerator(
 
 def _machine(inspection: Inspection, libraries: Iterable[Library]) -> str:
     """Return the CPU of the libraries, else of the platform tag; empty if the wheel is for any CPU."""
-    # The code itself says more than a tag: a wheel may have been renamed.
+    # The code is more reliable than a tag: a wheel may have been renamed.
     machines = sorted({library.machine for library in libraries})
     if machines:
         return machines[0]
@@ -297,7 +297,7 @@ def _listed(info: Mapping[str, object] | None, accelerator: Accelerator | None) 
     if accelerator is None or not accelerator.capabilities:
         return ()
     listed = (info or {}).get(f"{accelerator.accelerator}_compute_capabilities")
-    # build_info is the wheel's word, and may be of any type.
+    # The wheel wrote build_info, so this value may be of any type.
     words = [str(word) for word in listed] if isinstance(listed, list) else []
     return tuple(word for word in words if accelerator.lists(word))
 
@@ -309,9 +309,9 @@ def _with_generated(
     listed: tuple[str, ...],
     own: tuple[Library, ...],
 ) -> tuple[Library, ...]:
-    """Return the libraries, with generated kernels of the official wheel if nobody looked for them.
+    """Return the libraries, with the official wheel's generated kernels if nobody looked for such kernels here.
 
-    They count only if this wheel has the official wheel's list of targets.
+    These kernels count only if this wheel has the official wheel's list of targets.
     """
     if any(library.embedded is not None for library in own) or not (release and accelerator and own):
         return own
@@ -321,10 +321,10 @@ def _with_generated(
 
 
 def _brought(inspection: Inspection, accelerator: Accelerator | None) -> dict[str, RequiredPackage]:
-    """Return what pip installs of the components, by the wheel's own requirements."""
+    """Return component -> the requirement with which pip installs it, by the wheel's own requirements."""
     if accelerator is None:
         return {}
-    # Requirements depend on the Python. Tags such as `py3` name none.
+    # Requirements depend on the Python version. Tags such as `py3` name no minor version.
     match = re.match(r"cp(\d)(\d+)", inspection.wheel.python_tag)
     python = f"{match[1]}.{match[2]}" if match else "3.11"
     metadata = inspection.metadata
@@ -358,7 +358,7 @@ def _built(inspection: Inspection, accelerator: Accelerator | None, release: Rel
 def _matching_companions(
     knowledge: KnowledgeBase, inspection: Inspection, release: Release, accelerator: Accelerator
 ) -> Iterator[Companion]:
-    """Yield rows about wheels like this one: of its release, without those that its own requirements replace."""
+    """Yield the rows for this wheel, by its release and name, without rows that its own requirements replace."""
     name = f"{inspection.wheel.name}=={inspection.wheel.version.partition('+')[0]}"
     for row in knowledge.companions:
         if row.accelerator != accelerator.accelerator or row.package or not in_range(release.release, row.releases):

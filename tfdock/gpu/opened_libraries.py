@@ -1,4 +1,4 @@
-"""The libraries of a wheel: TensorFlow's own, the ones it opens to find GPUs, and their folders.
+"""The libraries of a wheel: TensorFlow's own, the libraries that it opens to find GPUs, and their folders.
 
 Pure.
 """
@@ -67,7 +67,7 @@ def accelerator_of(knowledge: KnowledgeBase, inspection: Inspection) -> Accelera
 def built_with(inspection: Inspection, component: str) -> str:
     """Return a component's version from `build_info`, or else from the headers; empty without both.
 
-    Up to 2.2 the entry of `build_info` had another name, and from 2.22 on there is none.
+    Up to TensorFlow 2.2, `build_info` names this entry differently; from 2.22 on, the entry is missing.
     """
     info = inspection.build_info or {}
     named = info.get(f"{component}_version", info.get(f"{component}_version_number", ""))
@@ -94,7 +94,7 @@ def opened_by(
             continue
         alike = not row.version or Version(built(row.component)).matches(Version(row.version))
         other = rows.get(row.name)
-        # `12.5` says more than `12`.
+        # `12.5` is more exact than `12`.
         closer = other is None or len(Version(row.version).parts) > len(Version(other.version).parts)
         if closer and (alike or row.component == _DRIVER):
             rows[row.name] = row
@@ -131,8 +131,8 @@ def searched_folders(inspection: Inspection, row: RuntimeLibrary) -> set[str]:
 def unsearched_folders(knowledge: KnowledgeBase, inspection: Inspection) -> tuple[str, ...]:
     """Return folders (`nvidia/cusolver/lib`) that pip fills with the wheel's libraries but the wheel does not search.
 
-    Without the libraries in these folders, TensorFlow sees no GPU. The wheel's requirements and its DT_RUNPATH say
-    so.
+    Without the libraries in these folders, TensorFlow sees no GPU. The folders follow from the wheel's requirements
+    and its DT_RUNPATH.
     """
     if not inspection.libraries:  # none could be read
         return ()
@@ -146,7 +146,7 @@ def unsearched_folders(knowledge: KnowledgeBase, inspection: Inspection) -> tupl
 
 
 def unsearched_limit(folders: Sequence[str]) -> str:
-    """Return what to do where a wheel does not search folders such as `nvidia/cusolver/lib`, which pip fills."""
+    """Return what to do if a wheel does not search folders that pip fills, such as `nvidia/cusolver/lib`."""
     modules = (folder.removesuffix("/lib").replace("/", ".") for folder in folders)
     path = ":".join(f"$(python -c 'import {module} as m; print(*m.__path__)')/lib" for module in modules)
     export = f'export LD_LIBRARY_PATH="{path}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"'

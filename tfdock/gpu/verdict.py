@@ -1,4 +1,4 @@
-"""Return whether GPU code runs on a GPU: natively, by SASS of its major version, by JIT from PTX, or not at all.
+"""Decide how GPU code runs on a GPU: natively, by SASS of its major version, by JIT from PTX, or not at all.
 
 The rules are NVIDIA's (CUDA C++ Programming Guide, binary and PTX compatibility; family-specific code from CUDA 12.9)
 and AMD's (a code object is for one gfx target). Versions are compared as pairs of numbers: 12.0 is above 9.0.
@@ -86,12 +86,12 @@ def runs_target(target: str, code: Collection[str]) -> bool:
 def runs_gfx(gpu: str, code: Collection[str]) -> Verdict:
     """Judge code objects (`gfx90a`, `gfx90a:xnack+`) for a GPU of that gfx target.
 
-    Features that only one side names do not matter: the GPU's own may be switched either way.
+    A feature counts only if both the code and the GPU name it: a GPU's feature may be switched on or off.
     """
     name, features = _gfx(gpu)
     fitting = [
         target
-        # Without features first: such code runs whatever mode the GPU is in.
+        # Code without features comes first: it runs in every mode of the GPU.
         for target in sorted(code, key=len)
         if _gfx(target)[0] == name and _features_agree(_gfx(target)[1], features)
     ]
@@ -105,9 +105,9 @@ def runs_gfx(gpu: str, code: Collection[str]) -> Verdict:
 
 
 def _binary_compatible(image: Capability, gpu: Capability, embedded: Collection[str]) -> bool:
-    """Return whether SASS of another minor version runs: upwards within a major, not between embedded GPUs.
+    """Return whether SASS of another minor version runs: upwards within a major, but not to or from embedded GPUs.
 
-    A letter `f` keeps to this.
+    The same holds for code with the letter `f`.
     """
     # `a` is for one capability alone, and SASS goes neither to nor from embedded GPUs (CUDA C++ Programming Guide).
     if image.suffix == "a" or image.dotted in embedded or gpu.dotted in embedded:
@@ -118,7 +118,7 @@ def _binary_compatible(image: Capability, gpu: Capability, embedded: Collection[
 def _can_be_compiled_for(text: Capability, gpu: Capability, embedded: Collection[str]) -> bool:
     """Return whether the driver can compile PTX for a GPU.
 
-    It compiles forwards to any GPU; with `a` for its own only; with `f` within its family.
+    It compiles PTX for the same or any newer GPU; with `a`, for its own capability only; with `f`, within its family.
     """
     if (text.major, text.minor) == (gpu.major, gpu.minor):
         return True
@@ -155,14 +155,14 @@ def _features_agree(features: Collection[str], others: Collection[str]) -> bool:
 
 # --- containers -----------------------------------------------------------------------------------------------------
 
-_FEW = 10  #: Fewer than one container in so many are a limit of a verdict, not the verdict.
+_FEW = 10  #: Fewer than one container in this many changes only the limits, not the verdict.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodePart:
     """Containers of one library (`path` in the wheel) with the same contents, and a GPU's verdict on them.
 
-    `linked`: made by the device linker, which leaves machine code only.
+    `linked`: the device linker made them; its output contains machine code only.
     """
 
     path: str
@@ -197,8 +197,8 @@ def runs_container(
 def parts_of(library: Library, judge: Callable[[Containers], Verdict | None]) -> Iterator[CodePart]:
     """Yield the loadable containers of a library, each with its verdict; stubs have no kernel and are left out.
 
-    `judge` returns None for containers with nothing for that family of GPUs. Output of the device linker is
-    recognised so: the library has relocatable code, and the container has no PTX while others of the library have.
+    `judge` returns None for containers without code for that family of GPUs. A container is output of the device
+    linker if the library has relocatable code, and this container has no PTX but others of the library have.
     """
     real = [held for held in library.loadable.containers if not held.stub]
     relocatable = bool(library.relocatable.containers)
@@ -226,7 +226,7 @@ def combine(parts: Iterable[CodePart]) -> CombinedVerdict | None:
     total = sum(part.held.count for part in counted)
     levels = sorted({_level(part) for part in counted}, reverse=True)
     worst = next(level for level in levels if _FEW * _count(counted, level) >= total)
-    # The largest group of that level speaks for it.
+    # Of the groups at this level, the largest gives the verdict.
     chosen = max((part for part in counted if _level(part) == worst), key=lambda part: part.held.count)
     weaker = sorted((part for part in all_parts if _level(part) > worst), key=_level, reverse=True)
     return CombinedVerdict(verdict=chosen.verdict, weaker=tuple(weaker), parts=all_parts)

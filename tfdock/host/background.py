@@ -26,7 +26,7 @@ def go_on_in_background(output: Path) -> int:
             file.unlink(missing_ok=True)
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # else the child would print it once more
+        stream.flush()  # otherwise the child would print the buffered text once more
     if child := os.fork():
         os.close(descriptor)
         return child
@@ -36,7 +36,7 @@ def go_on_in_background(output: Path) -> int:
         os.dup2(nothing.fileno(), 0)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    # The kernel frees it when the process ends, however it ends.
+    # The kernel frees this lock when the process ends, even if it is killed.
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return 0
 
@@ -44,7 +44,7 @@ def go_on_in_background(output: Path) -> int:
 def notify(command: str, outcome: str, text: str) -> Problem | None:
     """Run a command with two more arguments, without a shell; return a warning if that fails."""
     try:
-        # Standard output has the command's result, and no other program's words.
+        # Standard output is for the result of our own command, not for output of another program.
         done = subprocess.run(
             [*shlex.split(command), outcome, text], stdin=subprocess.DEVNULL, stdout=2, timeout=_PATIENCE, check=False
         )

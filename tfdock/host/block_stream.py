@@ -21,7 +21,7 @@ Find = Callable[[bytes, int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class TakeRequest:
-    """Asks for the bytes [start, start + length); sent fewer where the stream ends."""
+    """Requests the bytes [start, start + length); the answer has fewer bytes if the stream ends before."""
 
     start: int
     length: int
@@ -45,7 +45,7 @@ Program = Generator[TakeRequest | SeekRequest, Any, T]
 
 
 class Reader(Generic[T]):
-    """Runs a program over the blocks fed to it; `result` is what it returned, None while it runs."""
+    """Runs a program over the blocks that `feed` gets; `result` is the program's result, None while it runs."""
 
     def __init__(self, program: Program[T]) -> None:
         self._program = program
@@ -57,7 +57,7 @@ class Reader(Generic[T]):
 
     @property
     def running(self) -> bool:
-        """Whether the program still wants to see something."""
+        """Whether the program still waits for data."""
         return self._request is not None
 
     def feed(self, block: bytes) -> None:
@@ -87,13 +87,13 @@ class Reader(Generic[T]):
         return cast("T", self.result)
 
     def _sought(self, seek: SeekRequest, data: bytes, base: int) -> bool:
-        """Answer if the answer is known; otherwise store the bytes that may start a match."""
+        """Answer a search if the answer is known; otherwise store the bytes that may start a match."""
         start = max(seek.start - base, 0)  # searched bytes without a match are no longer kept
         at = seek.find(data, base, start) if start < len(data) else -1
         if at >= 0 and base + at < seek.stop:
             self._send(base + at)
             return True
-        # A match may begin before `stop` and end behind it.
+        # A match may begin before `stop` and end after it.
         if at >= 0 or base + len(data) >= seek.stop + seek.reach:
             self._send(None)
             return True

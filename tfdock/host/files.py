@@ -32,7 +32,7 @@ def read_text(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(_MOST_TEXT + 1)
         if len(data) <= _MOST_TEXT:
-            return data.decode("utf-8")  # its line ends stay, which `read_text` would translate
+            return data.decode("utf-8")  # keeps the line ends, which `Path.read_text` would translate
     except (UnicodeDecodeError, OSError) as error:
         raise unreadable(path, error) from None
     message, fix = f"it has more than {_MOST_TEXT:,} bytes", "check that this is the right file; name a smaller one"
@@ -91,7 +91,7 @@ def write_atomically(
             chunks = [data] if isinstance(data, bytes) else data
             folder.write(path.name, chunks, durable=durable, mode=mode, keep=keep)
     except OSError as error:
-        error.filename = str(path)  # the error has one part of it
+        error.filename = str(path)  # the error names only one part of the path
         raise
 
 
@@ -113,7 +113,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  #: The system's errors for a full disk or a
 
 
 def file_error(error: OSError, folders: Mapping[str, Path]) -> TfdockError:
-    """Return the error for a file of ours that could not be written or read."""
+    """Return the error for a file of tfdock that could not be written or read."""
     if error.errno in FULL:
         return full_disk(folders)
     return BuildFailed.of("file-error", str(error), "check the folder's owner and mode")
@@ -125,7 +125,7 @@ _ROOM = {
     "the wheelhouse": "`tfdock wheelhouse prune`",
     "the engine's data": "`docker system prune` (or podman's)",
 }
-_ROOM_LEFT = 1 << 30  #: Free bytes of a disk that is not the full one.
+_ROOM_LEFT = 1 << 30  #: A disk with at least this many free bytes is not the full disk.
 
 
 def ways_to_make_room(full: str, folders: Mapping[str, Path]) -> str:
@@ -146,7 +146,7 @@ def _disk_of(path: Path) -> int:
 
 
 def full_disk(folders: Mapping[str, Path]) -> DiskFull:
-    """Return the error for a disk that ran full, perhaps one of these folders'."""
+    """Return the error for a full disk; it may be the disk of one of these folders."""
     free = {name: free_disk(path) for name, path in folders.items()}
     known = sorted((size, name) for name, size in free.items() if size is not None)
     engine = _ROOM["the engine's data"]
@@ -170,10 +170,10 @@ def check_space(folder: Path, needed: int, message: Callable[[int], str], fix: F
 def check_target(target: Path, code: str, is_ours: Callable[[BinaryIO], bool]) -> None:
     """Raise ProfileError early for a file that cannot be written, or that another program wrote.
 
-    `is_ours` is called with the file that has the name now.
+    `is_ours` is called with the file that exists there now; it returns whether this program wrote the file.
     """
     folder = target.absolute().parent
-    # Asked before hours of work. root passes, and learns the rest when it writes.
+    # Checked before hours of work. root passes this check, so for root some problems show only at the write.
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         why, fix = f"{folder} is not a writable folder", "make the folder, or give another"
     elif target.exists() and not _is_replaceable(target, is_ours):
@@ -187,7 +187,7 @@ def _is_replaceable(target: Path, is_ours: Callable[[BinaryIO], bool]) -> bool:
     try:
         with target.open("rb") as file:
             return is_ours(file)
-    # What cannot be read is not known to be ours.
+    # A file that cannot be read may belong to another program.
     except OSError:
         return False
 
@@ -234,7 +234,7 @@ def other_writers(path: Path, *, reachable: bool = True) -> str:
 
 
 def _is_own_group(gid: int) -> bool:
-    """Return whether a group is this user's alone. Where each user has one, the usual umask leaves it all rights."""
+    """Return whether only this user is in a group. The usual umask of systems with such groups lets them write."""
     with suppress(KeyError):  # a container may not know the user's name
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
         return (gid, group.gr_name) == (user.pw_gid, user.pw_name) and {*group.gr_mem} <= {user.pw_name}
@@ -253,7 +253,7 @@ def held(
     alone: bool,
     waiting: Callable[[str], object] | None = None,
 ) -> Iterator[None]:
-    """Hold a lock file. `subject` names the thing for people.
+    """Hold a lock file. `subject` names the locked thing in messages.
 
     If another process holds the lock, `waiting` is called at least five times a second with the process's name. It
     may raise an error. Without `waiting`, Locked (`cache-locked`) is raised at once.
@@ -262,8 +262,8 @@ def held(
         path.parent.mkdir(parents=True, exist_ok=True)
         path = UntrustedPath(path.parent, path.name)
     pause = _PAUSES[0]
-    # Open for writing: NFS refuses an exclusive lock on a file that is open for reading only. The file stays: another
-    # process may have opened it, and would then hold a lock that nobody sees.
+    # Open for writing: NFS refuses an exclusive lock on a file that is open for reading only. Never remove the file:
+    # another process may have it open, and would then hold a lock that nobody sees.
     with path.update() as file:
         while not _taken(file.fileno(), alone=alone):
             who = lock_holders(file.fileno())

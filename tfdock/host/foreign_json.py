@@ -1,4 +1,4 @@
-"""JSON that anybody may have written, read into the type that the caller expects. Pure.
+"""Read JSON that anybody may have written into the type that the caller expects. Pure.
 
 Reading stops at the first value of another type: a text of megabytes may have a million of them.
 """
@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
 
-#: Levels of a value of any type. A record has about ten. Code that walks through more would exhaust its stack.
+#: The most nested levels of a value of any type. A record has about ten. Far more levels would exhaust the stack.
 _DEEPEST = 40
 _CHILDREN: Mapping[type, Callable[[Any], Iterable[Any]]] = {dict: dict.values, list: iter}
 _Reader = Callable[[Any], Any]
@@ -54,7 +54,7 @@ def parse(kind: Any, data: bytes | str) -> Any:
     """
     try:
         node = json.loads(data)
-    # RecursionError: thousands of nested brackets. ValueError: no JSON, no UTF-8, or more than 4,300 digits.
+    # RecursionError: thousands of nested brackets. ValueError: not JSON, not UTF-8, or over 4,300 digits.
     except (ValueError, RecursionError):
         raise Malformed("not valid JSON") from None
     return _reader(kind)(node)
@@ -86,7 +86,7 @@ def _reader(kind: Any) -> _Reader:
 
 def _plain(kind: type) -> _Reader:
     def read(node: Any) -> Any:
-        # Not `isinstance`: to Python, `true` is an int.
+        # Not `isinstance`: in Python, `True` is an int.
         if type(node) is kind or (kind is float and type(node) is int):
             return node
         raise _strange(node)
@@ -95,7 +95,7 @@ def _plain(kind: type) -> _Reader:
 
 
 def _any(node: Any) -> Any:
-    # Lists and maps alone: a level of plain values may have millions.
+    # Keep only lists and maps: one level may have millions of plain values.
     level = [node] if type(node) in _CHILDREN else []
     depth = 0
     while level and (depth := depth + 1) <= _DEEPEST:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tfdock.types import Host, LocalGpu, Machine, WritableFolder
 
-#: nvidia-smi takes seconds where no persistence daemon keeps the driver loaded, and for ever when a GPU has died.
+#: nvidia-smi takes seconds if no persistence daemon keeps the driver loaded, and never returns if a GPU has died.
 _ANSWER_SECONDS = 20.0
 _DYING_SECONDS = 1.0
 _TICK_SECONDS = 0.2
@@ -38,7 +38,7 @@ def local_machine() -> Machine:
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # Version 1 says "no limit" as a number near 2**63, which is above any memory.
     memory = min([physical, *memory_limits(groups)])
-    # A group's swap has a limit of its own, which few set. So swap counts only without a memory limit.
+    # A group has a separate limit for swap, which few people set. So swap counts only without a memory limit.
     swap = swap_total(text_of("/proc/meminfo")) if memory == physical else 0
     return Machine(cpus=max(1, min([_cores(), *core_limits(groups)])), memory=memory, swap=swap)
 
@@ -95,7 +95,7 @@ def _memberships(cgroup: str) -> Iterator[tuple[str, str]]:
 
 def _below(path: str, root: str) -> Path:
     """Return a group's path below the mount of `root`; the mount itself for a path outside of it."""
-    # So the kernel shows a group outside of this cgroup namespace (cgroup_namespaces(7)).
+    # The kernel shows a group outside of this cgroup namespace with `..` (cgroup_namespaces(7)).
     if ".." in path.split("/"):
         return Path()
     if root == "/":
@@ -115,7 +115,7 @@ def core_limits(groups: Iterable[Path]) -> Iterator[int]:
     for folder in groups:
         numbers = _numbers(folder / "cpu.max")
         if not numbers:
-            # Version 1. In `cpu.max` of version 2, both numbers stand in one line.
+            # Version 1 of control groups. In version 2, `cpu.max` has both numbers in one line.
             numbers = _numbers(folder / "cpu.cfs_quota_us") + _numbers(folder / "cpu.cfs_period_us")
         if len(numbers) == 2 and numbers[1]:
             yield max(1, numbers[0] // numbers[1])
@@ -152,7 +152,7 @@ def text_of(path: str | Path) -> str:
 def nearest(path: Path) -> Path:
     """Return the path itself, or the nearest path above it that exists."""
     path = path.absolute()
-    # `exists` is false for a dangling link, but no folder can be made in its place.
+    # `exists` is false for a dangling link, but the link prevents a new folder of that name.
     return next((folder for folder in (path, *path.parents) if os.path.lexists(folder)), path)
 
 
@@ -165,10 +165,10 @@ def free_disk(path: Path) -> int | None:
 
 
 def place(purpose: str, path: Path, *, share: float, executes: bool = False, option: str = "") -> WritableFolder:
-    """Return a folder that a build will write to, and whether it can. Makes and changes nothing.
+    """Return a folder that a build will write to, and whether the build can. Create and change nothing.
 
     `share` is the fraction of a build's disk space in this folder. If `executes` is set, a build runs programs in the
-    folder. `option` chooses another folder.
+    folder. `option` is the command-line option or variable that chooses another folder.
     """
     there, looked = nearest(path), WritableFolder(what=purpose, path=str(path), share=share, option=option)
     try:
@@ -187,9 +187,9 @@ def place(purpose: str, path: Path, *, share: float, executes: bool = False, opt
 def mounted_from(mountinfo: str, path: Path) -> str | None:
     """Return the device of a path, from the text of /proc/self/mountinfo; None if the device is not in /dev.
 
-    Device numbers say less: subvolumes of one btrfs have a number each, and one free space.
+    Device numbers are no substitute: each subvolume of one btrfs has its own number, but they share the free space.
     """
-    # If two mounts have one place, the later one hides the earlier.
+    # If two mounts have the same folder, the later mount hides the earlier.
     sources = {folder: source for _, folder, _, source, _ in _mounts(mountinfo)}
     source = next((sources[str(folder)] for folder in (path, *path.parents) if str(folder) in sources), "")
     # `tmpfs` and `overlay` are the source of many mounts that share no disk.
@@ -214,7 +214,7 @@ def _trouble(there: Path, flags: int, *, executes: bool) -> str:
 
 @functools.cache
 def local_host() -> Host:
-    """Return the devices here as the drivers' own tools list them; none without a tool. Asked once a process."""
+    """Return this machine's devices as the drivers' tools list them; none without a tool. Run once a process."""
     families = {"cuda": _nvidia(), "rocm": _amd()}
     return Host(
         gpus=tuple(gpu for devices in families.values() for gpu in devices.gpus),
@@ -267,7 +267,7 @@ def ask(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            # Texts are compared with what the tools say in English.
+            # The output is compared with English texts.
             env={**os.environ, "LC_ALL": "C", **(variables or {})},
             start_new_session=True,
             cwd=folder,
@@ -281,7 +281,7 @@ def ask(
     except subprocess.TimeoutExpired:
         return Answer(f"no answer in {seconds:.0f} s", None)
     finally:
-        # Also when Ctrl-C ends the wait.
+        # Kill the process also if Ctrl-C ended the wait.
         if process.returncode is None:
             _kill(process)
     return Answer(text.decode("utf-8", "replace"), process.returncode)
@@ -328,17 +328,17 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
         process.wait(_DYING_SECONDS)
-    # A child that survives holds the other end: closing this one keeps no descriptor open for it.
+    # A surviving child keeps the other end of the pipe open; close this end, so that no descriptor leaks.
     if process.stdout:
         process.stdout.close()
 
 
-# NVIDIA. Newest set of fields first: drivers before R510 or so answer that compute_cap is not a valid field.
+# NVIDIA. Newest set of fields first: drivers before about R510 answer that compute_cap is not a valid field.
 _FIELDS: tuple[tuple[str, ...], ...] = (
     ("name", "compute_cap", "driver_version", "memory.total"),
     ("name", "driver_version", "memory.total"),
 )
-_WSL_TOOL = "/usr/lib/wsl/lib/nvidia-smi"  #: Windows' driver brings its tool there, which is not on every PATH.
+_WSL_TOOL = "/usr/lib/wsl/lib/nvidia-smi"  #: The tool of Windows' driver; this folder is not on every PATH.
 
 
 def _nvidia() -> HostDevices:
@@ -354,7 +354,7 @@ def _nvidia() -> HostDevices:
         if "is not a valid field" not in answer.text:
             break
     devices = nvidia_devices(answer.text, fields, ended_well=answer.status == 0)
-    # After an update the library may be newer than the module that runs. The module decides.
+    # After an update the driver's library may be newer than the loaded kernel module. The module decides.
     return replace(devices, driver=loaded or devices.driver)
 
 
@@ -409,7 +409,7 @@ def _amd() -> HostDevices:
 
 
 def rocm_devices(text: str, *, ended_well: bool) -> HostDevices:
-    """Read what `rocminfo` prints: a block for each agent, CPUs among them; sizes of memory pools in KB."""
+    """Read the output of `rocminfo`: a block for each agent (CPUs are agents too); sizes of memory pools in KB."""
     # Each agent follows a line of asterisks; the text before the first one is about the system.
     system, *agents = re.split(r"^Agent \d+\s*$", text, flags=re.MULTILINE)
     gpus = tuple(_amd_gpu(agent) for agent in agents if _value(agent, "Device Type") == "GPU")

@@ -10,7 +10,7 @@ _WORD = r"(?:[A-Za-z]{1,14}\d{0,4}|v?\d{1,9})"
 #: Words and numbers. Tokens mix letters and digits, or are longer.
 _PLAIN = re.compile(rf"[+~]?{_WORD}?(?:[-_.+:]{_WORD})*")
 _ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
-_SHORTEST = 5  #: Characters that a login needs to be replaced. A shorter one would be in every word.
+_SHORTEST = 5  #: Minimum characters of a login that is replaced. A shorter login would occur in many words.
 
 
 def logins(value: str) -> tuple[str, ...]:
@@ -20,7 +20,7 @@ def logins(value: str) -> tuple[str, ...]:
     """
     secrets: list[str] = []
     for address in value.split():
-        # The last `@`: a password may hold one that is not encoded.
+        # The last `@`: a password may contain an `@` that is not encoded.
         login, _, place = _SCHEME.sub("", address).rpartition("@")
         user, _, password = login.partition(":")
         # A token may stand in the fragment as well as in the query.
@@ -28,26 +28,26 @@ def logins(value: str) -> tuple[str, ...]:
         parts = [user, *path.split("/")[1:]]
         secrets += [login, password, query, *(pair.rpartition("=")[2] for pair in re.split("[&;?]", query))]
         secrets += [part for part in parts if not _PLAIN.fullmatch(part)]
-    # Programs print an address as it was given, or decoded.
+    # Programs print an address either unchanged or decoded.
     return tuple(dict.fromkeys(form for secret in secrets for form in (secret, unescaped(secret)) if form))
 
 
 def unescaped(text: str) -> str:
     """Return a text of an address with its `%` escapes decoded once."""
-    # An escape is a byte: a character of UTF-8 may have four of them.
+    # An escape is one byte; a character of UTF-8 may need four escapes.
     return _ESCAPES.sub(lambda run: bytes.fromhex(run[0].replace("%", "")).decode("utf-8", "replace"), text)
 
 
 class LoginFilter:
     """Forwards output with each secret replaced by `<login>`, even if a secret spans two pieces.
 
-    Very short texts stay: they would be in every word.
+    Very short texts are not replaced: they would occur in many words.
     """
 
     def __init__(self, texts: Iterable[str], hear: Callable[[bytes], None]) -> None:
         # A variable of the environment may hold bytes that are not UTF-8.
         encoded = {text.encode("utf-8", "surrogateescape") for text in texts if len(text) >= _SHORTEST}
-        # Longest first: of two alternatives, `re` takes the first that matches and would leave the rest.
+        # Longest first: `re` takes the first alternative that matches, and would leave the rest of a longer secret.
         known = sorted(encoded, key=len, reverse=True)
         self._known = re.compile(b"|".join(map(re.escape, known))) if known else None
         self._longest = len(known[0]) if known else 1
@@ -63,7 +63,7 @@ class LoginFilter:
         self._hand_on(self._held, len(self._held))
 
     def _hand_on(self, data: bytes, end: int) -> None:
-        """Pass on what begins before `end`, and keep the rest."""
+        """Pass on the bytes and secrets that begin before `end`, and keep the rest."""
         parts, place = [], 0
         for match in self._known.finditer(data) if self._known else ():
             if match.start() >= end:  # a longer login may begin there

@@ -3,7 +3,7 @@
 A profile may be untrusted, and the files that it names become part of an image. So it may name only files of its
 project: the repository of the profile, or the profile's own folder without a repository. Settings allow further
 folders. Every path is resolved first, links too. Then the file is opened component by component, and no component may
-be a link: a link that is put there between the check and the opening is refused.
+be a link. So a link that somebody creates between the check and the opening is refused.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Project:
         path that is neither in the project nor allowed. The error does not tell whether the path exists.
         """
         label = _shown(name or str(path))
-        # The system's functions raise ValueError for it.
+        # The system's functions raise ValueError for NUL.
         if "\0" in str(path):
             raise _outside(f"`{label}` cannot be a path", "remove the control character")
         target = Path(os.path.realpath(path))
@@ -77,7 +77,7 @@ class Project:
             raise _outside(f"{leads} is hidden, and the project holds your home folder", permission, why=_WHY)
         base = bases[0]
         parts = target.relative_to(base).parts
-        # Some file systems do not tell `.GIT` from `.git`. The folder's `config` may hold a login.
+        # On some file systems `.GIT` is the same as `.git`. The file `config` in it may contain a login.
         if ".git" in map(str.lower, parts):
             raise _outside(f"{leads} is in git's own folder", "copy the file out of `.git`, and name the copy")
         # The settings may allow a single file.
@@ -105,7 +105,7 @@ class Project:
         """Return a text file's text, with unchanged line ends; raises ProfileError, and FileNotFoundError."""
         try:
             return self.read(path, most, name=name).decode("utf-8")
-        # The caller knows who asked for the file, and says so.
+        # The caller knows which field named the file, and reports the error.
         except FileNotFoundError:
             raise
         except (UnicodeDecodeError, OSError) as error:
@@ -134,7 +134,7 @@ def read_stdin() -> str:
         raise unreadable(Path("<stdin>"), error, "profile-unreadable") from None
 
 
-#: What `git apply` accepts: the mails of `git format-patch` have such lines as well.
+#: Lines of a patch that `git apply` accepts; mails from `git format-patch` have such lines too.
 _PATCH = re.compile(rb"^diff --git \S|^--- [^\n]*\n\+\+\+ [^\n]*\n@@ -\d", re.MULTILINE)
 
 
@@ -159,7 +159,7 @@ def _outside(message: str, fix: Fix, why: str = "") -> ProfileError:
 
 
 def _permission(folder: Path, root: Path) -> tuple[str, ...]:
-    """Return what allows a path outside of the project: the flag and the setting."""
+    """Return the fixes that allow a path outside of the project: the flag and the setting."""
     word = _shown(shlex.quote(str(folder)))
     return (
         f"move it below {_shown(str(root))}",
@@ -175,7 +175,7 @@ def _repository(folder: Path) -> Path | None:
     world-writable folder such as /tmp does not count either: another user may have made it.
     """
     for root in (folder, *folder.parents):
-        # A file in a worktree, a folder in a clone.
+        # `.git` is a file in a worktree, and a folder in a clone.
         if os.path.lexists(root / ".git"):
             return None if _holds_home(Path(os.path.realpath(root))) or _is_shared(root) else root
     return None

@@ -20,7 +20,7 @@ EXCEPTIONS = ("no_proxy", "NO_PROXY")  #: Variables that name the hosts to reach
 class Proxies:
     """The proxies that a container gets, and those that it could not reach."""
 
-    # No `repr` shows a login.
+    # `repr=False`, so that no printed value shows a login.
     variables: Mapping[str, str] = field(repr=False)  #: Variables for the environment of a container.
     logins: tuple[str, ...] = field(repr=False)  #: Texts of the addresses that may be secret: no output shows them.
     with_login: tuple[str, ...]  #: Names of the variables with a login.
@@ -44,7 +44,7 @@ def proxies_for_containers(environment: Mapping[str, str], *, share_loopback: bo
 
 
 def _is_loopback(address: str) -> bool:
-    """Return whether a proxy's address is on the loopback. Most programs take one without a scheme, too."""
+    """Return whether a proxy's address is on the loopback. Most programs accept an address without a scheme too."""
     try:
         host = urllib.parse.urlsplit(address if "://" in address else f"//{address}").hostname or ""
     except ValueError:

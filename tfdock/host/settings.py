@@ -30,9 +30,9 @@ class Settings:
     state_dir: Path = field(default_factory=lambda: Path(platformdirs.user_state_dir("tfdock")))
     knowledge: tuple[Path, ...] = ()
     mirrors: Mapping[str, str] = field(default_factory=dict)
-    #: The address of a mirror of source archives, which has `https://x/y` as `<mirror>/x/y`. It is asked first.
+    #: The address of a mirror of source archives, tried first. It serves `https://x/y` as `<mirror>/x/y`.
     archives: str | None = None
-    #: Repositories (`ghcr.io/me/wheels`) of wheel images: looked in, in this order, before anything is built.
+    #: Repositories (`ghcr.io/me/wheels`) of wheel images, searched in this order before a build.
     registries: tuple[str, ...] = ()
     #: Registries elsewhere that are used over plain HTTP. The traffic can be read and changed on the way.
     plain_http: tuple[str, ...] = ()
@@ -42,8 +42,8 @@ class Settings:
     allow_endpoints: tuple[str, ...] = ()
     #: The engine's network for image builds and the fetch phase; None is the engine's default.
     network: str | None = None
-    #: The most memory in bytes for all builds of a command together; None means the whole machine. So are `cpus`
-    #: cores.
+    #: The most memory in bytes for all builds of a command together; None means the whole machine. `cpus`
+    #: limits the cores in the same way.
     memory: int | None = None
     cpus: int | None = None
     #: Whether a run's output base is kept: `never` kept, or kept when the build has `failed`.
@@ -68,14 +68,14 @@ class Settings:
 
     def allows(self, asked: Endpoint) -> bool:
         """Return whether a profile may name a remote cache or executor."""
-        # What this machine uses itself, a profile may name too.
+        # A profile may also name the endpoints that this machine uses itself.
         own = (self.remote.cache, self.remote.executor)
         # The list also holds git servers and registries, which are no endpoints.
         listed = (endpoint.parse(address) for address in self.allow_endpoints if endpoint.is_address(address))
         return asked in own or asked in listed
 
     def allows_server(self, address: str) -> bool:
-        """Return whether this machine may ask a git server or a registry that a profile names."""
+        """Return whether this machine may connect to a git server or a registry that a profile names."""
         return endpoint.server(address) in map(endpoint.server, self.allow_endpoints)
 
     def allows_registry(self, registry: str) -> bool:
@@ -116,7 +116,7 @@ def misspelt(environment: Mapping[str, str]) -> list[Problem]:
     """Return a warning for each variable that nothing reads and that is nearly the name of a setting's variable."""
     known = {*_VARIABLES.values(), "TFDOCK_REMOTE_HEADER"}
     meant = {name.removeprefix(_PREFIX): name for name in known}
-    # Who knows the settings file writes `TFDOCK_MIRRORS`.
+    # A user who knows the name in the settings file may write `TFDOCK_MIRRORS`.
     meant |= {setting.upper(): variable for setting, variable in _VARIABLES.items()}
     problems = []
     for name in sorted(name for name in environment if name.startswith(_PREFIX) and name not in known):
@@ -149,7 +149,7 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str] | None = No
 
 
 def _from_file(file: Path) -> dict[str, object]:
-    # A link that leads nowhere is a mistake to tell of, and not "no file".
+    # A broken link is an error to report; it is not the same as a missing file.
     if not os.path.lexists(file):
         return {}
     node = yaml_nodes.parse(read_text(file), str(file))
@@ -208,7 +208,7 @@ def _bad_value(message: str, fix: str, where: str) -> ProfileError:
 
 
 def _parse_list(name: str, values: Iterable[str], where: str) -> tuple[Path | str, ...]:
-    """Return the values of a setting that is a list: of folders, or of names, none twice."""
+    """Return the values of a setting that is a list of folders or names, without duplicates."""
     if name in _FOLDERS:
         return tuple(Path(value).expanduser() for value in values)
     unique = tuple(dict.fromkeys(values))
@@ -218,7 +218,7 @@ def _parse_list(name: str, values: Iterable[str], where: str) -> tuple[Path | st
 
 
 def _check_repository(name: str, where: str) -> None:
-    """Refuse what is no repository. A name with a tag is one image, and no place to look in."""
+    """Refuse a name that is not a repository. A name with a tag is a single image, which cannot be searched."""
     try:
         image = ImageRef.parse(name)
     except ValueError:

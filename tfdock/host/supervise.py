@@ -1,9 +1,9 @@
 """Run a long task: read its output as it comes, tick, and forward every request to stop.
 
 The stream is read in a thread of its own, so that the main thread can tick, notice an engine that answers nothing,
-and act on Ctrl-C, while a read that never returns harms nobody.
+and act on Ctrl-C, even if a read never returns.
 
-The way of Ctrl-C: `cli.app.stoppable` counts it in a `Stop`; `watched` ticks, and `Stopper.tick` sees the count and
+How Ctrl-C works: `cli.app.stoppable` counts it in a `Stop`; `watched` ticks, and `Stopper.tick` sees the count and
 calls `gently`, which signals the container; Bazel ends; `Stop.check` raises Interrupted, to which `BuildRun.phase`
 adds the log.
 """
@@ -25,7 +25,7 @@ TICK_SECONDS = 0.5
 HANG_AFTER_SECONDS = 60.0  #: Silence after which the engine gets a ping.
 STOP_GRACE_SECONDS = 60.0  #: How long a build may take to stop cleanly before it is killed.
 MAX_LINE = 4096
-#: Bytes of output that may wait to be handed on; the thread that reads more waits until some have been.
+#: The most bytes of output in the queue. At this limit the reading thread waits until part of it is handed on.
 AHEAD = 8 << 20
 _EACH = 64  #: Overhead in bytes for each piece of output.
 
@@ -35,10 +35,10 @@ _DONE = object()
 
 
 class Pingable(Protocol):
-    """The worker, such as a container engine. It is pinged after a long silence."""
+    """A worker, such as a container engine, which is pinged after a long silence."""
 
     def ping(self) -> bool:
-        """Return whether it answers."""
+        """Return whether the worker answers."""
 
 
 class _Left(Exception):
@@ -57,15 +57,15 @@ class _Handover:
     def put(self, data: bytes) -> None:
         """Pass on some output when there is space; raises _Left if the reader has left."""
         with self._changed:
-            if self._size >= AHEAD:  # wait for much room: threads that switch for each piece are slow
+            if self._size >= AHEAD:  # wait until half is free: switching threads for each piece is slow
                 self._changed.wait_for(lambda: self._left or self._size <= AHEAD // 2)
-            # Nobody reads the output any more: end the producer instead of letting it wait for room.
+            # Nobody reads the output any more, so end the producer.
             if self._left:
                 raise _Left
             self._add(data)
 
     def end(self, event: object) -> None:
-        """Pass on how it ended, without waiting."""
+        """Pass on the end of the work (its error, or that it is done), without waiting."""
         with self._changed:
             self._add(event)
 
@@ -98,7 +98,7 @@ def _cost(event: object) -> int:
 
 
 def streamed(produce: Callable[[Output], object]) -> Generator[bytes]:
-    """Run `produce(output)` in a thread; yield its output in this one, and no bytes after each tick of silence.
+    """Run `produce(output)` in another thread; yield its output here, and empty bytes after each tick of silence.
 
     Raises what `produce` raises. When the iterator is closed, the thread ends at its next output.
     """
@@ -107,7 +107,7 @@ def streamed(produce: Callable[[Output], object]) -> Generator[bytes]:
         try:
             produce(events.put)
             events.end(_DONE)
-        # Everything that ends the thread must reach the caller, who would wait for ever otherwise.
+        # Every error that ends the thread must reach the caller; otherwise the caller would wait for ever.
         except BaseException as error:
             events.end(error)
 
@@ -128,10 +128,10 @@ def watched(
     engine: Pingable | None,
     clock: Callable[[], float] = time.monotonic,
 ) -> _T:
-    """Run `produce(output)` in a thread; hand its output on and tick in this one; return its result.
+    """Run `produce(output)` in another thread; pass on its output and tick in this thread; return its result.
 
     `on_tick` gets the seconds of silence, and may raise to give up. Raises EngineHung when there is neither output
-    nor an answer to a ping. Where this raises, the thread ends at its next output.
+    nor an answer to a ping. If this function raises, the other thread ends at its next output.
     """
     result: list[_T] = []
     with closing(streamed(lambda output: result.append(produce(output)))) as pieces:
@@ -143,7 +143,7 @@ def watched(
                 on_output(piece)
             elif engine and now - last_output > HANG_AFTER_SECONDS and now - last_ping > HANG_AFTER_SECONDS:
                 _ping_or_give_up(engine, now - last_output)
-                # Asked again: the ping itself may have taken long.
+                # Read the clock again: the ping itself may have taken long.
                 last_ping = clock()
             on_tick(now - last_output)
     return result[0]
@@ -241,7 +241,7 @@ def until_stopped(do: Callable[[], _T], stop: Stop, on_tick: Callable[[float], o
 
 
 class Lines:
-    """The bytes of a log as they come -> whole lines of text, cut if very long."""
+    """Turns the arriving bytes of a log into whole lines of text; very long lines are cut."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line = on_line

@@ -1,4 +1,4 @@
-"""Share work between two threads. Unpacking and hashing release Python's lock, so two threads are faster.
+"""Share work between two threads. Unpacking and hashing release Python's global lock, so two threads are faster.
 
 No other module in this package uses threads, except for the lock on shared data.
 

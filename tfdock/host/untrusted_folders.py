@@ -1,6 +1,6 @@
-"""Open folders that others could write to: containers, and whoever filled a wheelhouse or a checkout.
+"""Open folders that others could write to: a container, or somebody who filled a wheelhouse or a checkout.
 
-Each access begins at an open descriptor of the folder and opens one part of the name after the other. No link is
+Each access begins at an open descriptor of the folder and opens the parts of the name one by one. No link is
 followed. So a name never leads out of the folder, not even while another process swaps a part of it for a link.
 """
 
@@ -27,7 +27,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO would wait for a writer. O_NOCTTY: a terminal would become this process's own.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# ENXIO is what a socket answers, ELOOP a link with O_NOFOLLOW (open(2)).
+# Opening a socket fails with ENXIO; opening a link with O_NOFOLLOW fails with ELOOP (open(2)).
 #: The kernel's error codes for a name of another kind of file than requested.
 _OTHER_KIND = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
 _KINDS = {
@@ -40,7 +40,7 @@ _KINDS = {
     stat.S_IFREG: "a file",
 }
 _SMALL = 1 << 20  #: Files up to this size are read even if they have holes.
-_AT_ONCE = 10_000  #: Names of a folder that are held in memory while the folder is removed.
+_AT_ONCE = 10_000  #: The most names of a folder that are held in memory while the folder is removed.
 _WALKED = 100  #: The most nested folders that are searched.
 _DEEPEST = 32  #: The most nested folders that are open at the same time during a removal.
 
@@ -54,7 +54,7 @@ class NotPlain(OSError):
 
 
 class TooManyNames(OSError):
-    """A folder holds more names than the caller looks at."""
+    """A folder contains more names than the caller accepts."""
 
     def __init__(self, most: int, name: str) -> None:
         super().__init__(errno.E2BIG, f"the folder holds more than {most:,} names", name)
@@ -79,11 +79,11 @@ class FoundFile:
 
 
 def has_holes(descriptor: int) -> bool:
-    """Return whether an open file is sparse: copying or reading it needs its full size."""
+    """Return whether an open file is sparse: copying or reading such a file needs its full size."""
     size = os.fstat(descriptor).st_size
     with suppress(OSError):  # the file system does not support SEEK_HOLE
         hole = os.lseek(descriptor, 0, os.SEEK_HOLE) if size else size
-        # The next reader of the file expects its start.
+        # Go back to the start of the file, where the next reader expects to begin.
         os.lseek(descriptor, 0, os.SEEK_SET)
         return hole < size
     return False
@@ -95,7 +95,7 @@ def is_hollow(descriptor: int) -> bool:
     A compiler's outputs may have small holes, which do not count: reading takes about as long as writing did.
     """
     status = os.fstat(descriptor)
-    # Blocks of `stat` have 512 bytes, whatever the file system's have (inode(7)).
+    # A block of `stat` always has 512 bytes, regardless of the file system (inode(7)).
     room = 512 * status.st_blocks
     return status.st_size > _SMALL and status.st_size > 16 * room and has_holes(descriptor)
 
@@ -182,8 +182,8 @@ class UntrustedFolder:
     def entries(self, depth: int = 0, *, most: int | None = None) -> Iterator[FoundFile]:
         """Yield the entries of this folder and its subfolders, `depth` levels down, sorted by name in each folder.
 
-        A folder is yielded only where the depth ends. What disappears meanwhile is left out. Raises TooMany as soon
-        as there are more than `most` names in all, and OSError for a folder that cannot be read.
+        Folders are yielded only at the last level. Entries that disappear meanwhile are left out. Raises TooManyNames
+        as soon as there are more than `most` names in all, and OSError for a folder that cannot be read.
         """
         yield from self._entries("", depth, itertools.count(1), most)
 
@@ -191,7 +191,7 @@ class UntrustedFolder:
         names = []
         with os.scandir(self._descriptor) as listed:
             for entry in listed:
-                # Counted while listing: a list of a million names must not be made first.
+                # Counted while listing, so that a million names are not collected first.
                 if most is not None and next(count) > most:
                     raise TooManyNames(most, str(self.path))
                 names.append(entry.name)
@@ -209,7 +209,7 @@ class UntrustedFolder:
                 yield from below._entries(f"{inside}{name}/", depth - 1, count, most)
 
     def walk(self, depth: int = _WALKED) -> Iterator[FoundFile]:
-        """Yield all files and folders, `depth` levels down, in any order. Leave out what is gone or cannot be read.
+        """Yield all files and folders, `depth` levels down, in any order. Skip entries that are gone or unreadable.
 
         The names of a folder are not held in memory, however many there are.
         """
@@ -234,7 +234,7 @@ class UntrustedFolder:
         mode: int | None = None,
         keep: bool = False,
     ) -> None:
-        """Write a file that is either the old one or the new one. Create the folders that do not exist.
+        """Write a file atomically: readers see either the old file or the new file. Create missing folders.
 
         The file is always new: nothing is written through a link or to a file with a second name. If
         not `durable`, the file may be lost or damaged in a crash of the machine, but writing takes a thousandth of
@@ -254,8 +254,8 @@ class UntrustedFolder:
         mode: int | None = None,
         keep: bool = False,
     ) -> Iterator[None]:
-        """Write a file as `write` does, around what is done meanwhile. The data is on the disk before, and has its
-        name after it.
+        """Write a file as `write` does, around the body of a `with` statement: the data is written before the body,
+        and gets its name after the body.
         """
         with self._parent(name, make=True) as (at, last):
             # Nobody can guess the name and take it first. A name has at most 255 bytes.
@@ -281,7 +281,7 @@ class UntrustedFolder:
                 yield
                 os.replace(temporary, last, src_dir_fd=at, dst_dir_fd=at)
             except BaseException:
-                with suppress(OSError):  # the first error is the one to tell
+                with suppress(OSError):  # report the first error
                     os.unlink(temporary, dir_fd=at)
                 raise
             if durable:
@@ -312,7 +312,7 @@ class UntrustedFolder:
             os.replace(file, last, dst_dir_fd=at)
 
     def remove(self, name: str) -> None:
-        """Remove a file or link; do nothing if it is missing. Of a link it removes the link."""
+        """Remove a file, or a link itself; do nothing if it is missing."""
         with suppress(FileNotFoundError), self._parent(name) as (at, last):
             # By descriptor: a link that replaces a folder above cannot redirect the removal.
             os.unlink(last, dir_fd=at)
@@ -341,7 +341,7 @@ class UntrustedFolder:
 
     def _empty(self, top: UntrustedFolder, deep: deque[str], depth: int) -> None:
         waiting = set(deep) if depth == 0 and top is self else set[str]()
-        # Listed again until nothing is left: names may be added meanwhile.
+        # List again until nothing is left: another process may add names meanwhile.
         while names := self._list_some(waiting):
             for name, is_folder in names:
                 with suppress(FileNotFoundError):  # another run cleans up the same leftover
@@ -378,7 +378,7 @@ class UntrustedFolder:
 
 
 class TooLarge(OSError):
-    """A file holds more bytes than the caller reads."""
+    """A file has more bytes than the caller accepts."""
 
     def __init__(self, most: int, name: str) -> None:
         super().__init__(errno.EFBIG, f"it has more than {most:,} bytes", name)
@@ -389,8 +389,8 @@ class UntrustedPath:
     """A name below a folder that others may have filled, such as a wheelhouse in a stranger's checkout.
 
     It is used like a path. Each access opens `root`, which the user named and which may be a link, and follows no
-    link below it. Methods that write create `root` if it is missing. It is not `os.PathLike`: nothing else can open
-    it. Every method raises OSError, NotPlain where a link or another kind of file is in the way.
+    link below `root`. Methods that write create `root` if it is missing. It is not `os.PathLike`, so that no other
+    code opens it. Every method raises OSError; NotPlain if a link or another kind of file is in the way.
     """
 
     root: Path
@@ -404,7 +404,7 @@ class UntrustedPath:
 
     @property
     def path(self) -> Path:
-        """The path for messages, and for programs that are told where something lies."""
+        """The path for messages, and for programs that need a path as an argument."""
         return self.root / self.inside
 
     @property
@@ -425,7 +425,7 @@ class UntrustedPath:
             with UntrustedFolder.opened(self.root, follow=True) as root:
                 yield root, self.inside
         except OSError as error:
-            # The error has one part of the path in it. People know the whole.
+            # The error names one part of the path; users know the whole path.
             error.filename = str(self)
             raise
 
@@ -496,7 +496,7 @@ class UntrustedPath:
 
     @contextmanager
     def written(self, data: bytes, *, durable: bool = True) -> Iterator[None]:
-        """Write a file as `write` does, around what is done meanwhile."""
+        """Write a file as `write` does, around the body of a `with` statement."""
         with self._opened(make=True) as (root, name), root.written(name, [data], durable=durable):
             yield
 
@@ -516,7 +516,7 @@ class UntrustedPath:
             root.receive(file, name)
 
     def remove(self) -> None:
-        """Remove a file or link; do nothing if it is missing. Of a link it removes the link."""
+        """Remove a file, or a link itself; do nothing if it is missing."""
         with suppress(FileNotFoundError, NotPlain), self._opened() as (root, name):
             root.remove(name)
 
@@ -587,7 +587,7 @@ def _parts(name: str) -> list[str]:
 def _open_folder(at: int, name: str, mode: int | None) -> int:
     try:
         if mode is not None:
-            # Two runs may make the same folder. What is there is checked by the opening below.
+            # Two runs may make the same folder. The opening below checks whether it is a folder.
             with suppress(FileExistsError):
                 os.mkdir(name, mode, dir_fd=at)
         return os.open(name, _FOLDER, dir_fd=at)
@@ -596,10 +596,10 @@ def _open_folder(at: int, name: str, mode: int | None) -> int:
 
 
 def _given_to_owner(descriptor: int, old: os.stat_result) -> int:
-    """Give a file the owner and group of an old one, as far as possible; return the mode that it may have then."""
+    """Give a file the owner and group of an old file, as far as possible; return the mode that is safe then."""
     mode = old.st_mode & 0o777
     for owner in (old.st_uid, -1):
-        # Only root may give files away, and in a user namespace not to everybody.
+        # Only root may change an owner; in a user namespace, root may not choose every owner.
         with suppress(OSError):
             os.fchown(descriptor, owner, old.st_gid)
             return mode
@@ -610,7 +610,7 @@ def _open_file(at: int, name: str, flags: int = 0) -> int:
     try:
         try:
             descriptor = os.open(name, _FILE | flags, 0o666, dir_fd=at)
-        except PermissionError:  # another user's file, whose time of access is not ours to keep
+        except PermissionError:  # only the owner of a file may open it with O_NOATIME
             if not flags & os.O_NOATIME:
                 raise
             descriptor = os.open(name, _FILE, dir_fd=at)
@@ -625,7 +625,7 @@ def _open_file(at: int, name: str, flags: int = 0) -> int:
 
 
 def _open_with_access(at: int, name: str, path: Path) -> UntrustedFolder:
-    """Open a folder whose mode may forbid that, and let this user into it."""
+    """Open a folder even if its mode forbids this, and give this user access to it."""
     try:
         # O_PATH needs no right to read. The kernel reopens exactly the folder of this descriptor.
         handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
@@ -646,7 +646,7 @@ def _error_of(error: OSError, name: str, at: int | None) -> OSError:
         return error
     try:
         return NotPlain(name, kind_of(os.stat(name, dir_fd=at, follow_symlinks=False)))
-    except OSError:  # the folder changes all the time
+    except OSError:  # another process may have removed the name meanwhile
         return NotPlain(name, "another kind of file")
 
 

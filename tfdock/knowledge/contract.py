@@ -11,7 +11,7 @@ from tfdock.types import Version
 
 
 class MissingFact(Exception):
-    """A row needs a fact that the build does not have. `row` and `fact` name the two."""
+    """A row needs a fact that the build does not have. `row` names the row, `fact` the fact."""
 
     def __init__(self, row: str, fact: str) -> None:
         super().__init__(f"{row} asks for {fact}")
@@ -32,7 +32,7 @@ class Contract:
         return self._variables("environment")
 
     def of_repositories(self, bazel: str) -> tuple[str, ...]:
-        """Return as `--repo_env=X` the variables of every action that only repository rules read."""
+        """Return `--repo_env=X` for each --action_env variable that only repository rules read."""
         return tuple(
             option
             for row in self.knowledge.variables
@@ -41,14 +41,14 @@ class Contract:
         )
 
     def flags(self, configs: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return Bazel's flags, configs first, the profile's own included.
+        """Return Bazel's flags: the flags of the rows, then `configs`, then each --repo_env.
 
         A later --repo_env of the same name overrides the value of a config.
         """
         rows = (row.flag for row in self.knowledge.flags if self._holds(row.releases, row.when))
         flags = [self._filled(flag, f"flags.yaml {flag}") for flag in rows]
         repo_env = [f"--repo_env={name}={value}" for name, value in self._variables("repo_env").items()]
-        # Name each configuration once: repeated, it expands again, behind the flags that take parts of it back.
+        # Name each configuration once: a repeated one expands again, after flags that undo parts of it.
         return (*dict.fromkeys([*flags, *(f"--config={name}" for name in configs)]), *repo_env)
 
     def package(self) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ def filled(template: str, facts: Mapping[str, str], row: str) -> str:
     try:
         return template.format_map(facts)
     except KeyError as error:
-        # The row is named: knowledge can be somebody's own, and a KeyError would not say where to look.
+        # Name the row: it may come from a user's knowledge folder, and a KeyError would not say where to look.
         raise MissingFact(row, str(error)) from error
 
 
@@ -89,7 +89,7 @@ def bazel_options(
         for row in knowledge.bazel_options
         if row.purpose == purpose
         and (row.since is None or version >= Version(row.since))
-        # By the minor version: `until: 6.5` also holds for 6.5.2.
+        # Compare the minor version: `until: 6.5` also holds for 6.5.2.
         and (row.until is None or version.minor <= Version(row.until))
     )
 
@@ -99,7 +99,7 @@ def version_facts(versions: Mapping[str, str]) -> dict[str, str]:
     facts: dict[str, str] = {}
     for name, text in versions.items():
         version = Version(text)
-        # Rows name as much of a version as counts for them.
+        # A row names the part of a version that matters for it: all, minor, or major.
         facts |= {name: text, f"{name}_minor": str(version.minor), f"{name}_major": str((version.parts or ("",))[0])}
     return facts
 

@@ -77,7 +77,7 @@ class ReportedBuild(Row):
             known = facts.get(name, "")
             if not known and fails:
                 return False
-            # Of libraries the major version decides, but for a doubt about one (`is_exactly`).
+            # For a library the major version decides, except for a doubt about this library (`is_exactly`).
             by_major = not fails and name != facts["toolkit"] and name != "bazel"
             if known and not _is_part(said, known, by_major=by_major):
                 return False
@@ -88,13 +88,13 @@ class ReportedBuild(Row):
         if name == "python":
             return facts["python"] in self.python
         said, known = self.parts.get(name, ""), facts[name]
-        # A report of clang is none of clang 20.
+        # A report about `clang` without a version says nothing about clang 20.
         exact = " " in said or " " not in known
         return bool(said) and exact and _is_part(said, known, by_major=name.endswith("compiler"))
 
     def agrees_in_kind(self, facts: Mapping[str, str]) -> bool:
         """Return whether the report is for this accelerator and machine, or names none."""
-        # A report without a machine is of what nearly everybody has; a failure without one is of every machine.
+        # A report without a machine is about x86_64, which most people have; such a failure is about all machines.
         machine = self.machine or (None if self.outcome == "fails" else "x86_64")
         return self.accelerator in (None, facts["accelerator"]) and machine in (None, facts["machine"])
 
@@ -133,11 +133,11 @@ def _is_part(said: str, known: str, *, by_major: bool) -> bool:
     if tool != name:
         return False
     if not span or not version:
-        # A tool without a version may be any; what fails with one version is not known to fail with any.
+        # A tool without a version may have any version. A failure of one version is not known for all versions.
         return by_major or not span
     if by_major:
         return Version(span).parts[:1] == Version(version).parts[:1]
-    # gcc 5 need not be the gcc 5.5 that fails.
+    # `gcc 5` may be another version than the gcc 5.5 that fails.
     exact = not tool or ".." in span or len(Version(version).parts) >= len(Version(span).parts)
     return exact and spans(span, version)
 

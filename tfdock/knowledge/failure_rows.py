@@ -1,4 +1,4 @@
-"""Rows about logs: known failures, the parts that a log shows, and names that came and went.
+"""Rows about logs: known failures, the parts that a log shows, and names that versions added or removed.
 
 A failure has patterns for a log, a cause and a fix; each row is checked by its own examples. Their files are
 `failures/*.yaml`
@@ -27,15 +27,15 @@ from tfdock.knowledge.rows import (
 )
 
 Stage = Literal["configure", "bazel", "fetch", "compile", "link", "wheel", "runtime", "docker"]
-# Logs are searched for this text first. A short one would be found everywhere, and cost a closer look.
+# Logs are searched for this text first. A short text would match many lines, and each match costs a closer look.
 Has = Annotated[str, StringConstraints(min_length=6, max_length=120, pattern=r"^[ -~]+$")]
-# Also UTF-8's quotes that were read as Latin-1 or as Windows-1252, or were lost (U+FFFD).
+# Also quotes of UTF-8 that were read as Latin-1 or Windows-1252, or were lost (U+FFFD).
 _QUOTES = re.compile("\u00e2\u0080[\u0098\u0099\u009c\u009d]|â€[˜™œ\u009d]|\ufffd{1,3}|[\"'`´‘’‛“”„]")
 _PLAIN = str.maketrans("'`\t", '"" ')
-# Versions and languages of one tool write different quotes.
+# One tool prints different quotes, depending on its version and the language.
 _QUOTE_IN_LITERAL = re.compile("[\"'`]")
-# What compilers, shells and builders only repeat: source lines, commands, names of tests, titles of commits, probes.
-# Behind "> " Gradle says its errors too, and these begin with a capital or a number.
+# Text that compilers, shells and builders only repeat: source lines, commands, test names, commit titles, probes.
+# Gradle prints errors after "> " too, but these begin with a capital letter or a number.
 _REPEATED = re.compile(
     r"\s*[\d+]* *\||\++ |[$#] |> (?![A-Z\d])|echo |SUBCOMMAND: |\s*#(?:error|warning|include)\b|(?:>>> |--> )?RUN |"
     r"(?:(?:Step|STEP) \d+/\d+ ?:|\[[^\]]{0,40}\d+/\d+\] )(?:RUN|COPY|ADD|FROM|ENV) |"
@@ -44,14 +44,14 @@ _REPEATED = re.compile(
     r"\S+\.py::|ok \d+ |conftest\.\w+:\d+|\S*/CMakeFiles/(?:CMakeTmp|CMakeScratch)/|"
     r"(?:/\S{1,200}/)?(?:gcc|g\+\+|clang|clang\+\+|nvcc|hipcc|cc|c\+\+)(?:-[\d.]+)? -"
 )
-# A tool that only warns goes on: the failure is another one.
+# After a warning the tool continues, so a warning is not the failure.
 _WARNED = re.compile(
     r"(?:configure: )?(?:WARNING|INFO|DEBUG|NOTE|Note|note|warning|Warning|hint|HINT)\b ?:|"
     r".{0,400}?\b(?:warning|note) ?: "
 )
 
 
-# What is told of another time: in a commit, a comment, a script that tries again.
+# Text about another time: in a commit, a comment, or a script that retries.
 _TOLD = re.compile(
     r"\b(?:previous(?:ly)?|earlier|last (?:night|week|run|build|time|attempt)|yesterday|[Rr]etrying|for example|"
     r"e\.g\.|(?:if|when) you (?:see|get)|known issue|[Ww]ork ?around|[Ee]xpected (?:error|failure|exception))\b"
@@ -59,10 +59,10 @@ _TOLD = re.compile(
 
 
 class PatternRow(RowPart):
-    """What a tool prints: `has` is a text in it, unchanged and without quotes; `line` an expression for the line.
+    """Output of a tool: `has` is an exact part of the line, without quotes; `line` is an expression for the line.
 
-    In the line every kind of quote is ". `survivable`: the tool goes on after it; a failure that stops something is
-    rather the cause. `in_warnings`: it is meant even where the line calls itself a warning.
+    Before matching, every kind of quote becomes ". `survivable`: the tool continues after the line, so a failure that
+    stops something is the more likely cause. `in_warnings`: the pattern also matches lines marked as warnings.
     """
 
     has: Has
@@ -79,7 +79,7 @@ class PatternRow(RowPart):
 
     def match(self, line: str, *, harmless: bool = False) -> Mapping[str, str] | None:
         """Return the groups of a line that this pattern means, else None; `line` is `comparable`."""
-        # Before any expression, since nearly all lines end here.
+        # Check this before any expression: it rules out nearly all lines.
         if self.has not in line or _is_repeated(line):
             return None
         if not (self.in_warnings or harmless) and (_is_warning(line) or _TOLD.search(line[: line.index(self.has)])):
@@ -91,7 +91,7 @@ class PatternRow(RowPart):
         if self.line is None:
             return {}
         match = compiled(self.line).search(line)
-        # A group of an alternative that was not met is None, and says nothing.
+        # A group of an alternative that did not match is None, and is left out.
         return {name: text for name, text in match.groupdict().items() if text} if match else None
 
 
@@ -116,10 +116,10 @@ class Grave(RowPart):
 
 
 class Remedied(Row):
-    """What a profile has to do with a failure (`asks`), and changes of it that may mend it, the best first.
+    """The choices of a profile that matter for a failure (`asks`), and changes that may fix the failure, best first.
 
-    A change is a field with its value, null to leave it out, or {without: …}, {with: …} of a list, {half: jobs},
-    {for: target}, {nearest: version}.
+    A change is a field with its new value. The value null removes the field. {without: …} and {with: …} change a
+    list; the other forms are {half: jobs}, {for: target} and {nearest: version}.
     """
 
     asks: tuple[str, ...] = ()
@@ -129,20 +129,20 @@ class Remedied(Row):
 class Failure(Remedied):
     """One cause of failure, and how it shows in a log.
 
-    `cause` and `fix` are templates of `values`: a group of that name in `patterns` or `facts` (which find nothing by
-    themselves), else the words given there. `instead_of` are the rows that say less of the same line. `cascade`: it
-    comes of something before it. `unsure`: it stands for a whole class of lines, of which others may be the cause.
-    `only_with` are parts that the log shows as well. `tells` are parts whose versions, as the release of the log was
-    made with them, are told. `each` is the group whose values are told one by one.
-    `installed` is the fix for somebody who built nothing.
+    `cause` and `fix` are templates of `values`. A value is a group of that name in `patterns` or `facts` (facts alone
+    find no failure), else the default in `values`. `instead_of` are rows that say less about the same line.
+    `cascade`: an earlier failure causes this one. `unsure`: the row is for a whole class of lines, which may
+    have other causes. `only_with` are parts that the log must show too. `tells` are parts whose versions are named:
+    the versions that the log's release was made with. `each` is the group whose values are reported one by one.
+    `installed` is the fix for a user who built nothing.
 
-    `fits` says of a group what it is in a log of that very profile: `among` its targets, the version that it `is`, a
-    target `unknown_to` its toolkit, the newest such compiler that its toolkit takes (`newest_for`).
+    `fits` says what a group's value must be in a log of the same profile: `among` its targets, equal to the version
+    that it `is`, a target `unknown_to` its toolkit, or the newest such compiler for its toolkit (`newest_for`).
 
-    `harmless`: it is no failure, and told only when asked; `grave` is the failure that it is of where a profile asks
-    for such a GPU, or that one was seen as well. `passes` are the stages of which it says that they ended well, so
-    that failures above it no longer count; `spoils` are those of which the next line like that does not say it, since
-    the tool goes on without what failed. `ends_well`: the tool did all that it was asked for.
+    `harmless`: the line is no failure, and reported only on request. `grave` is the failure that it shows if the
+    profile asks for such a GPU, or if that failure was found too. `passes` are the stages that this line shows as
+    successful: earlier failures of these stages no longer count. `spoils` are stages that the next such line does not
+    show as successful, because the tool continues after a failure. `ends_well`: the tool did all that was requested.
     """
 
     KEY = ("id",)
@@ -183,7 +183,7 @@ class Failure(Remedied):
             if pattern.line
             for name in compiled(pattern.line).groupindex
         }
-        # A log need not have the group: then the words of `values` stand in the sentence.
+        # A log may lack the group. Then the sentence contains the default from `values`.
         if unused := (groups | set(self.fits) | {self.each}) - {*self.values, ""}:
             raise ValueError(f"group `{min(unused)}` of a pattern is not in `values`")
         texts = [self.cause, self.fix, self.installed, *_texts_of(self.changes)]
@@ -194,9 +194,9 @@ class Failure(Remedied):
         return self
 
     @model_validator(mode="after")
-    # Tried whenever rows are read, so that rows of an overlay are held to the same.
+    # Checked whenever rows are read, so that rows of an overlay are checked too.
     def _fires_as_it_says(self) -> Self:
-        # An example may be a piece of a log: one line of it must fire.
+        # An example may have several lines of a log; the row must match one of these lines.
         lines = [line for text in self.examples.fires for line in text.split("\n")]
         for index in range(len(self.patterns)):
             if not any(self.reads(index, line) is not None for line in lines):
@@ -224,9 +224,9 @@ class LogPart(Remedied):
     """A part that a build is made with, or a system: how a log shows its version, and which errors are about it.
 
     `shows` are patterns whose groups `version` and `minor` make its version, the surest first. `owns` are expressions
-    for the line of an error about it, `about` is what most of those come of. `digits` numbers of a version count.
-    `too_new` and `too_old` are templates of `wanted` and `limit` (`<1.19`). `libc` is the C library of a system
-    without glibc, `phrases` replace Debian's commands by its own.
+    for the line of an error about the part, `about` is the usual cause of such errors. The first `digits` numbers of
+    a version count. `too_new` and `too_old` are templates of `wanted` and `limit` (`<1.19`). `libc` is the C library
+    of a system without glibc, `phrases` maps Debian's commands to the commands of this system.
     """
 
     KEY = ("part",)
@@ -266,8 +266,8 @@ class ErrorKind(Row):
 class CameAndWent(Row):
     """A name that an error has, and the versions of its part that have it: from `since` to `until`, both included.
 
-    `beside` (`with`) is a second text of that error. `means` is what the error says of the part where its own words
-    say nothing; `instead` is what took its place, `releases` are the releases of TensorFlow that met it.
+    `beside` (`with`) is a second text of that error. `means` says whether the part is newer or older than expected if
+    the error's words do not; `instead` replaced the name, `releases` are the TensorFlow releases that had the error.
     """
 
     KEY = ("part", "name", "beside")
@@ -284,7 +284,7 @@ class CameAndWent(Row):
     def stands_in(self, text: str) -> bool:
         """Return whether a `comparable` text contains the name, as whole words.
 
-        The name does not count where it is the file in which the error occurred.
+        The name does not count if it is the name of the file in which the error occurred.
         """
         begin, end = ("(?<!\\w)" * self.name[0].isidentifier(), "(?!\\w)" * self.name[-1].isalnum())
         return compiled(f"{begin}{re.escape(self.name)}{end}(?![:(]\\d)").search(text) is not None
@@ -314,12 +314,12 @@ _of_line = lru_cache(maxsize=16)  #: One line is compared with several rows.
 @_of_line
 def comparable(line: str) -> str:
     """Return a line for matching: every quote character, garbled ones too, is a double quote, and tabs are spaces."""
-    # Most lines are ASCII, for which no expression is needed.
+    # Most lines are ASCII, and a faster translation is enough for these lines.
     return line.translate(_PLAIN) if line.isascii() else _QUOTES.sub('"', line).replace("\t", " ")
 
 
 def is_said(line: str) -> bool:
-    """Return whether a `comparable` line is an error now: it is no warning, no quote, and not about another time."""
+    """Return whether a `comparable` line is a current error: no warning, no repeated text, not about another time."""
     return not (_is_repeated(line) or _is_warning(line) or _TOLD.search(line))
 
 

@@ -40,7 +40,7 @@ def archives_of(
 
 
 def _fits(row: ArchiveRow, components: Mapping[str, str]) -> bool:
-    """Return whether the archive is the requested one, as exactly or less so, and made for the other components."""
+    """Return whether an archive's version matches the requested version, and it is made for the other components."""
     asked = components.get(row.component)
     return (
         asked is not None
@@ -84,8 +84,8 @@ def can_express_target(release: Release, accelerator: Accelerator, target: str) 
         return True
     pattern = release.capability_pattern
     if release.capability_format == "dotted" and Capability.parse(target).suffix:
-        return False  # the form `x.y` cannot hold a letter
-    # Without a pattern nothing is known that the release would refuse.
+        return False  # the form `x.y` cannot express a letter
+    # Without a pattern, the release is not known to refuse any target.
     return pattern is None or bool(re.fullmatch(pattern, written(release, target)))
 
 
@@ -123,9 +123,9 @@ def _reports(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str) -> li
     return [row for row in rows if (row.accelerator, row.target) == (accelerator.accelerator, gpu)]
 
 
-@lru_cache(maxsize=1024)  # each refused trial of a profile asks
+@lru_cache(maxsize=1024)  # each refused trial of a profile calls this
 def reports(knowledge: KnowledgeBase, name: str, gpu: str) -> tuple[str, ...]:
-    """Return the experience of a fork and of users with a target of an accelerator, a sentence each."""
+    """Return sentences on a target of an accelerator: which forks use it, and what users report."""
     accelerator = knowledge.accelerators[name]
     taken: dict[str, list[str]] = {}
     for release in sorted(knowledge.releases.values(), key=lambda row: Version(row.release)):
@@ -143,7 +143,7 @@ def reports(knowledge: KnowledgeBase, name: str, gpu: str) -> tuple[str, ...]:
 def libraries(knowledge: KnowledgeBase, component: str, version: str) -> tuple[LibraryRow, ...]:
     """Return the rows of a component's version: one, or several for an incomplete version."""
     rows = (row for row in knowledge.libraries if row.component == component)
-    # `9` is in each range of a 9.x.
+    # `9` lies in every range of 9.x versions.
     return tuple(row for row in rows if lies_within(version, row.since, row.until or ""))
 
 
@@ -193,7 +193,7 @@ def missing_tag(knowledge: KnowledgeBase, image: str) -> ImageTags | None:
 
     def lacks(row: ImageTags) -> bool:
         since, until = Version(row.since or ""), Version(row.until or "")
-        # As far as both are written: 12.3.2 is not above 12.3.
+        # Compare only the parts that both versions have: 12.3.2 is not above 12.3.
         above = bool(row.until) and version.parts[: len(until.parts)] > until.parts
         return above or version < since or version.text in row.gone
 
@@ -251,7 +251,7 @@ def own_driver(toolkit: Toolkit, *, wsl: bool) -> Version | None:
     """Return the driver that came with a toolkit; None if it is not known."""
     if wsl and toolkit.driver_windows:
         return Version(toolkit.driver_windows)
-    # Without a known version for Windows: its drivers share the branch, with higher numbers than Linux.
+    # If the Windows version is unknown, return the branch: Windows drivers of a branch have higher numbers.
     text = _branch(toolkit.driver_linux) if wsl and toolkit.driver_linux else toolkit.driver_linux
     return Version(text) if text else None
 
@@ -270,7 +270,7 @@ def emitted_ptx(knowledge: KnowledgeBase, toolkit: tuple[str, str], compiler: tu
 def toolkit_of_ptx(knowledge: KnowledgeBase, toolkit: str, ptx: Version) -> Toolkit | None:
     """Return the oldest toolkit that knows that PTX ISA: its driver is the first that does."""
     rows = (row for row in knowledge.toolkits.values() if row.toolkit == toolkit and row.ptx)
-    # A driver knows the PTX of the toolkit that it came with, and all before it.
+    # A driver knows the PTX of the toolkit that it came with, and all older PTX.
     able = (row for row in rows if Version(row.ptx or "") >= ptx)
     return min(able, key=lambda row: Version(row.version).parts, default=None)
 

@@ -16,7 +16,7 @@ def _by_target(drivers: object) -> object:
 
 
 class Architecture(Row):
-    """A generation of GPUs and its targets (`8.6`). `embedded` targets run their own code only, and only there.
+    """A generation of GPUs and its targets (`8.6`). `embedded` targets run only their own code; no other GPU runs it.
 
     `driver_min` is the first driver, or the first driver of each target; `driver_later` maps a newer driver to the
     GPUs that need it; `driver_max` is the last branch (`470`). `open_modules` are targets and GPUs that need the open

@@ -20,7 +20,7 @@ from tfdock.knowledge.tables import KnowledgeBase, plain
 
 MATRIX = "matrix.yaml"  #: The file name of the matrix among the profiles.
 _PACKAGE = Path(__file__).resolve().parent.parent
-# A list of names, and no look into the folder: a file with a slip in its name must be refused.
+# The names are listed here, not read from the folder: a file with a misspelt name must be refused.
 TABLES = (
     "accelerators", "architectures", "archives", "bazel", "bench_operations", "cachebusters", "came_and_went",
     "ci_actions", "codes", "companions", "compilers", "configs", "cpu_features", "distributions", "drivers",
@@ -35,22 +35,22 @@ TABLES = (
 def _shipped(folder: str) -> Path:
     """Return a shipped folder: inside the package when installed, beside it in a checkout."""
     inside = _PACKAGE / folder
-    # A wheel has them in the package; a checkout has them at its top, where people look.
+    # A wheel has the folders in the package; a checkout has them at the top level, where people look.
     return inside if inside.is_dir() else _PACKAGE.parent / folder
 
 
 def templates() -> dict[str, str]:
-    """Return every file below `dockerfiles/`, by its path there."""
+    """Return relative path -> text of every file below `dockerfiles/`."""
     return _texts("dockerfiles")
 
 
 def pipeline_templates() -> dict[str, str]:
-    """Return every file below `ci/templates/`, by its path there."""
+    """Return relative path -> text of every file below `ci/templates/`."""
     return _texts("ci/templates")
 
 
 def _texts(folder: str) -> dict[str, str]:
-    """Return every file below a shipped folder, by its path there, without Python's compiled leftovers."""
+    """Return relative path -> text of every file below a shipped folder, without Python's compiled files."""
     root = _shipped(folder)
     files = (path for path in sorted(root.rglob("*.*")) if path.suffix != ".pyc")
     return {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in files}
@@ -68,12 +68,12 @@ def profile_files() -> list[Path]:
 
 
 def _files(folder: Path, table: str) -> list[Path]:
-    """Return a table's one file, and those of a folder with its name."""
+    """Return the paths of a table: `<table>.yaml`, and the files in the folder `<table>`."""
     return [folder / f"{table}.yaml", *sorted((folder / table).glob("*.yaml"))]
 
 
 class _LazyTables(Mapping[str, list[tuple[str, str]]]):
-    """Reads a table's files when it is asked for: most commands need few of them."""
+    """Reads a table's files only when the table is needed: most commands need few tables."""
 
     def __init__(self, folders: list[Path]) -> None:
         self._folders = folders
@@ -104,18 +104,18 @@ def knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> Knowl
 
 def overlay_files(folder: Path) -> list[Path]:
     """Return the files of a folder that are read as knowledge, or refused."""
-    # No others: a user's folder may be a repository with a million of them.
+    # Do not search other subfolders: a user's folder may be a repository with a million files.
     return sorted([*folder.glob("*.yaml"), *(file for table in TABLES for file in (folder / table).glob("*.yaml"))])
 
 
 def _folder_state(folder: Path) -> _Folder:
     states = []
     for file in overlay_files(folder):
-        with suppress(OSError):  # `read_knowledge` refuses what cannot be read
+        with suppress(OSError):  # `read_knowledge` refuses files that cannot be read
             state = file.stat()
-            # Time and size, as make does: reading all files to compare them would cost what this saves.
+            # Compare time and size, as make does: reading all files would cost the time that this saves.
             states.append((str(file), state.st_mtime_ns, state.st_size))
-    # A relative path names another folder once the working folder has changed.
+    # After a change of the working folder, a relative path names another folder.
     return folder, folder.absolute(), tuple(states)
 
 
@@ -131,7 +131,7 @@ def read_knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> 
     """
     folders = [_PACKAGE / "knowledge"]
     for folder in overlays:
-        # `glob` finds nothing in a folder that cannot be read, and raises nothing.
+        # In an unreadable folder `glob` finds nothing and raises no error.
         usable = folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)
         unknown = sorted(file.name for file in folder.glob("*.yaml") if file.stem not in TABLES) if usable else []
         if not usable or unknown:
@@ -148,8 +148,8 @@ def read_knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> 
 
 # --- tables that were read before ---------------------------------------------------------------------------------
 
-_FORMAT = b"1"  #: Part of each name: to be raised when `plain` gives other data for the same text.
-_KEPT = 100  #: Files. Every table has a cache file, and every change of a table leaves an old one.
+_FORMAT = b"1"  #: Part of each file's name. Raise it when `plain` returns other data for the same text.
+_KEPT = 100  #: The most cache files. Every table has a file, and every change of a table leaves an old file.
 _NAME = re.compile(r"[0-9a-f]{64}\.json")
 _LARGEST = 64 << 20  #: Bytes of a file that is kept. The largest table has a hundredth of this.
 
@@ -161,7 +161,7 @@ def _load_plain(folder: Path, text: str, file: str) -> object:
     second line, and the data in that line. A file that cannot be read, is incomplete or cannot be written counts as
     absent; so does one that another user could have written.
     """
-    # Named by the text: a changed table is another file, and no times need to be compared.
+    # The name is a hash of the text: a changed table has another file, so no times need to be compared.
     name = f"{hashlib.sha256(_FORMAT + text.encode()).hexdigest()}.json"
     kept = UntrustedPath(folder.parent, folder.name) / name
     with suppress(OSError, ValueError):
@@ -178,8 +178,8 @@ def _load_plain(folder: Path, text: str, file: str) -> object:
 
 
 def _check_private(folder: Path) -> None:
-    """Raise OSError where another user could have put a file there: the tables say which options are harmless."""
-    # Whoever can write to the folder above can put another one in its place.
+    """Raise OSError if another user could have put a file there: the tables decide which options are harmless."""
+    # A user who can write to the parent folder can replace the folder.
     for path in (folder.parent, folder):
         if who := other_writers(path):
             raise PermissionError(errno.EPERM, who, str(path))
@@ -188,13 +188,13 @@ def _check_private(folder: Path) -> None:
 def _keep(kept: UntrustedPath, data: bytes) -> None:
     folder = kept.parent
     if nearest(folder.path).stat().st_uid != os.geteuid():
-        return  # `sudo` with the user's HOME: a folder of root's in there would stop the user's own builds
+        return  # `sudo` with the user's HOME: a folder owned by root would break the user's later builds
     make_private(folder.root)
     folder.make(private=True)
     _check_private(folder.path)
     # Not durable: after a power cut an incomplete file has another hash.
     kept.write(hashlib.sha256(data).hexdigest().encode() + b"\n" + data, durable=False)
-    # The oldest go first: they are of texts that have changed since.
+    # Remove the oldest files: their tables have changed since.
     files = [
         (status.st_mtime_ns, file)
         for file in folder.entries()

@@ -34,7 +34,7 @@ class Support(RowPart):
     """The versions of a component (CUDA, cuDNN, ROCm) that a release accepts."""
 
     tested: str | None = None  #: The version that the release was tested with.
-    accepted: tuple[str, ...] = ()  #: Those that it takes.
+    accepted: tuple[str, ...] = ()  #: The versions that the release accepts.
     uncertain: tuple[str, ...] = ()  #: Versions that appeared at about the time of the release.
     disputed: tuple[str, ...] = ()  #: Versions about which the sources disagree.
     closed: bool = False  #: Whether only versions in `accepted` can work (Bazel's hermetic lists).
@@ -71,7 +71,7 @@ class Release(Row):
     KEY = ("release",)
 
     release: str  #: Such as `2.18`.
-    #: The release whose rows apply to this one too. By its own number it is in ranges that begin or end with it only.
+    #: The release whose rows apply to this one too. Its own number is only in ranges that begin or end with it.
     like: str | None = None
     patches: tuple[str, ...] = ()  #: The patch releases.
     repository: str = "https://github.com/tensorflow/tensorflow.git"  #: The URL of the source.
@@ -85,7 +85,7 @@ class Release(Row):
     tested_bazel: tuple[str, ...] = ()  #: Further versions of Bazel that the release was tested with.
     bazel_min: str | None = None  #: The oldest Bazel that ./configure accepts.
     bazel_max: str | None = None  #: The newest Bazel that ./configure accepts.
-    gpu_compiler: str | None = None  #: Who compiles GPU code.
+    gpu_compiler: str | None = None  #: The compiler of GPU code.
     #: The C++ compiler beside a GPU compiler or accelerator, if it is not the first of `compilers`.
     host_compilers: dict[str, str] = Field(default_factory=dict)
     #: The first compiler versions that know the release's C++ standard.
@@ -168,7 +168,7 @@ class Estimate(Row):
 
 
 def _holds(prefix: str, version: str) -> bool:
-    # With the dot: 12.1 must not accept 12.10.
+    # With the dot, so that 12.1 does not match 12.10.
     return version == prefix or version.startswith(f"{prefix}.")
 
 
@@ -191,7 +191,7 @@ class Variable(Row):
 
     @model_validator(mode="after")
     def _is_written_by_configure(self) -> Self:
-        # A --repo_env is in no action's key from the start.
+        # A `repo_env` variable is never part of an action's key.
         if self.repository_rules and self.channel != "environment":
             raise ValueError(f"{self.channel} does not reach actions; repository_rules is for the environment")
         return self
@@ -203,7 +203,7 @@ def applies(release: Release, span: str) -> bool:
     A release with `like` is in the ranges of that other release, and in ranges that name its own number. So a release
     9.9 like 2.18 is in `9.9`, `9.9..` and `9.7..9.9`; it is not in `2.21..`, which was not written for it.
     """
-    # The ends as text: nobody knows what lies between 2.18 and a release of one's own numbering.
+    # Compare the ends of the range as text: a release with its own numbering has no place between other releases.
     return release.release in span.split("..") or in_range(release.like or release.release, span)
 
 
@@ -265,7 +265,7 @@ class BazelOption(Row):
     def _is_for_a_purpose(self) -> Self:
         if self.purpose not in self.PURPOSES:
             raise ValueError(f"purpose {self.purpose} is none of {', '.join(self.PURPOSES)}")
-        # When the row is read: an unknown placeholder would otherwise end a build with a traceback.
+        # Checked when the row is read: otherwise an unknown placeholder would end a build with a traceback.
         check_placeholders(self.option, self.PURPOSES[self.purpose])
         return self
 

@@ -21,7 +21,7 @@ _RANGE = re.compile(r"(?P<first>\d+\.\d+)(?P<open>\.\.(?P<last>\d+\.\d+)?)?\Z")
 
 
 def placeholders(text: str) -> list[str]:
-    """Return the names in braces. Only plain names: a row may not reach into objects (`{x.__class__}`)."""
+    """Return the names in braces. Only plain names: a row must not access attributes of objects (`{x.__class__}`)."""
     names = []
     for _, name, spec, conversion in string.Formatter().parse(text):
         if name is not None and (not re.fullmatch(r"[a-z][a-z0-9_]*", name) or spec or conversion):
@@ -38,7 +38,7 @@ def check_placeholders(text: str, names: Sequence[str]) -> None:
 
 def _image_name(text: str) -> None:
     placeholders(text)
-    # A template is no image's name yet: `1` stands for any value that it may get.
+    # A template is not an image name yet, so put `1` in place of each placeholder.
     ImageRef.parse(re.sub(r"\{\w+\}", "1", text))
 
 
@@ -55,7 +55,7 @@ def _target_field(text: str) -> None:
 
 
 def checked_by(read: Callable[[str], object]) -> AfterValidator:
-    """Return a check for text that `read` accepts; its ValueError says what is wrong with the text."""
+    """Return a check for text that `read` accepts; the ValueError of `read` says what is wrong with the text."""
 
     def checked(text: str) -> str:
         read(text)
@@ -90,21 +90,21 @@ Package = Annotated[str, text_like(PACKAGE, "package")]
 Requirement = Annotated[str, text_like(REQUIREMENT, "requirement pinned to one version (`numpy==1.26.4`)")]
 
 
-@lru_cache(maxsize=16384)  # few releases and ranges, which a resolution compares thousands of times
+@lru_cache(maxsize=16384)  # a resolution compares the same few releases and ranges thousands of times
 def in_range(release: str, span: str) -> bool:
     """Return whether minor release `2.18` lies in `2.18`, `2.3..2.20` or `2.18..`."""
     match = _RANGE.match(span)
     assert match, span
     first, wanted = Version(match["first"]), Version(release)
     if not match["open"]:
-        # One number is one release: 2.1 must not hold for 2.18.
+        # A range of one number is exactly this release: 2.1 must not match 2.18.
         return wanted.parts == first.parts
     last = Version(match["last"]) if match["last"] else None
     return first <= wanted and (last is None or wanted <= last)
 
 
 def lies_within(version: str, first: str, last: str) -> bool:
-    """Return whether a version lies between two, as far as each is written: 12 may be 12.8, and 11.7.1 is 11.7.
+    """Return whether a version lies between two, by the parts that both have: 12 may be 12.8, 11.7.1 counts as 11.7.
 
     Both ends belong to the range. An empty `last` leaves the range open.
     """
@@ -115,7 +115,7 @@ def lies_within(version: str, first: str, last: str) -> bool:
 class RowPart(BaseModel):
     """A row, or a map in a row."""
 
-    # Deferred: a command that reads three tables need not build the validators of twenty.
+    # Deferred, so that a command that reads three tables does not build the validators of twenty.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
@@ -126,13 +126,13 @@ class Row(RowPart):
 
     source: tuple[str, ...] | str  #: The source of the row: names in `sources`, or words.
     #: The day on which the row was compared with its source, such as `2026-01-31`. It is the table's day, unless the
-    #: row has its own or is from `memory` alone.
+    #: row has its own day or is from `memory` alone.
     checked: str = ""
     note: str | None = None  #: What else to know.
     unverified: bool | str = False  #: The unchecked part of the row; false if everything is checked.
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:  # noqa: ARG002 - few kinds of rows ask it
-        """Return a contradiction to the accelerators' rows: the field, and the mistake; None without one."""
+        """Return (field, mistake) if the row contradicts the rows of accelerators; else None."""
         return None
 
 
@@ -219,7 +219,7 @@ def can_read(read: Callable[[str], object], text: str) -> bool:
 
 def not_of(row: Accelerator | None, field: str, targets: Iterable[str]) -> tuple[str, str] | None:
     """Return the mistake in the targets of GPUs of that family, and its field; None without a mistake."""
-    # A slip in the accelerator's name would make a GPU that nobody finds.
+    # With a misspelt accelerator, nobody would find the GPU.
     if row is None or row.target_pattern is None:
         return "accelerator", "no accelerator of this name has a row and targets"
     wrong = [target for target in targets if not row.has(target)]

@@ -104,7 +104,7 @@ def _flags(text: str) -> list[str]:
 
 
 def laid_over(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """Return variables with others merged over them.
+    """Return the variables `own`, with `more` merged over them.
 
     XLA's flags share a variable, so new flags are appended to it.
     """

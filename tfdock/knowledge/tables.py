@@ -37,7 +37,7 @@ from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.rows import Accelerator, Row
 from tfdock.profile import yaml_nodes
 
-# At run time the rows of failures are imported late: see `failures`.
+# At run time the rows of failures are imported only when needed: see `failures`.
 if TYPE_CHECKING:
     from tfdock.knowledge.failure_rows import CameAndWent, ErrorKind, Failure, LogPart
 
@@ -215,7 +215,7 @@ class KnowledgeBase:
         found = dict(self.own_releases)
         for name, row in found.items():
             own = {fork.accelerator: fork.targets for fork in self.forks if applies(row, fork.releases)}
-            # Without a list nothing is known that the release leaves out.
+            # Without a list, no target is known that the release does not use.
             used = {kind: tuple(dict.fromkeys((*of, *own.get(kind, ())))) for kind, of in row.runtime_targets.items()}
             found[name] = row.model_copy(update={"runtime_targets": used})
         return found
@@ -227,7 +227,7 @@ class KnowledgeBase:
 
     def keyed(self, table: str, kind: type[_R], only: _Only = _all_rows) -> dict[Any, _R]:
         """Return rows by `KEY`, a tuple for several fields; a later file's row takes the place of an earlier row."""
-        # With one field it gives the value, with several a tuple.
+        # With one field, `attrgetter` returns the value; with several fields, a tuple.
         key = attrgetter(*kind.KEY)
         return {key(row): row for row in self.rows(table, kind, only)}
 
@@ -250,17 +250,17 @@ class KnowledgeBase:
                 continue
             row = _parse_row(table, index, values, kind)
             cited = (row.source,) if isinstance(row.source, str) else row.source
-            # A short name without an explanation would be shown to people as the source.
+            # Otherwise users would see the unexplained short name as the source.
             if sources is not None and (unknown := [name for name in cited if name not in sources]):
                 message = f"source `{unknown[0]}` is not explained in `sources:`"
                 raise table.wrong_row((index, "source"), message, f"the table's `sources:` has: {', '.join(sources)}")
-            # Here and not in the model: a row alone does not know the accelerators.
+            # Checked here and not in the model, because a row alone does not know the accelerators.
             if mistake := row.find_mistake(self):
                 raise table.wrong_row(
                     (index, mistake[0]), mistake[1], "correct this row, or the rows of `accelerators.yaml`"
                 )
             key = tuple(getattr(row, field) for field in kind.KEY)
-            # Within one file a second row is a mistake; over files it is an overlay.
+            # A second row with the same key is a mistake within one file; in another file it is an overlay.
             if key and seen.setdefault(key, index) != index:
                 message = f"{_key_text(key)} has a row already, in line {table.place((seen[key],)).line}"
                 fix = "put all fields into one row; a row of an overlay replaces the shipped row"
@@ -274,7 +274,7 @@ def _key_text(key: Iterable[str | tuple[str, ...] | None]) -> str:
 
 
 class _Table:
-    """A table's text, and its plain data. Only where something is wrong the text is read for its place."""
+    """A table's text, and its plain data. Only for an error is the text parsed again, to find the place."""
 
     def __init__(self, file: str, text: str, data: object) -> None:
         self._file = file
@@ -299,7 +299,7 @@ class _Table:
         if "sources" not in self._data:
             return None
         sources = self._data["sources"]
-        # `sources:` with nothing in it is a promise to cite, so every name is unknown.
+        # If `sources:` is empty, every cited name is unknown.
         return sources if isinstance(sources, dict) else {}
 
     def place(self, path: tuple[str | int, ...]) -> yaml_nodes.Node:
@@ -321,7 +321,7 @@ def _parse_row(table: _Table, index: int, values: object, kind: type[_R]) -> _R:
     # `strict=False` turns lists into tuples: YAML has no tuples, and frozen rows need them.
     try:
         if isinstance(values, dict):
-            # The row's own day wins over the table's. A row from memory alone was compared with nothing.
+            # A row's day replaces the table's day. A row from memory alone was not compared with any source.
             checked = "" if values.get("source") in (_MEMORY, [_MEMORY]) else table.checked
             values = {"checked": checked, **values}
         return kind.model_validate(values, strict=False)
@@ -333,6 +333,6 @@ def _parse_row(table: _Table, index: int, values: object, kind: type[_R]) -> _R:
 
 
 def _complaint(item: ErrorDetails) -> str:
-    """Return pydantic's message without its prefix for every ValueError, which says nothing."""
+    """Return pydantic's message without the useless prefix that every ValueError gets."""
     place = ".".join(str(part) for part in item["loc"]) or "row"
     return f"{place}: {item['msg'].removeprefix('Value error, ')}"

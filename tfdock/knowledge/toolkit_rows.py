@@ -58,7 +58,7 @@ class LibraryRow(Row):
     its full versions.
     """
 
-    # One version of cuDNN comes in packages for several toolkits, with code for different GPUs.
+    # One version of cuDNN has packages for several toolkits, with code for different GPUs.
     KEY = ("component", "since", "toolkits")
 
     component: str

@@ -19,7 +19,7 @@ from tfdock.knowledge.rows import (
     text_like,
 )
 
-# No `..` and no slash in front: it is a file below `dockerfiles/verify/`.
+# No `..` and no leading slash, because the file must be below `dockerfiles/verify/`.
 Script = Annotated[str, text_like(re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*\.py\Z"), "script (`tf2/op.py`)")]
 
 
@@ -127,8 +127,8 @@ class WheelLibrary(Row):
 class RequirementLimit(Row):
     """A package without which wheels of these releases cannot be imported.
 
-    With a version outside of `limit` (`<3.21`) they fail too, with the message `says`. Without a limit, no version is
-    known to break the wheels.
+    With a version outside of `limit` (`<3.21`) the wheels fail too, with the message `says`. Without a limit, no
+    version is known to break the wheels.
     """
 
     KEY = ("package", "releases")
@@ -158,7 +158,7 @@ class Probe(Row):
 
     @model_validator(mode="after")
     def _does_or_says_why_not(self) -> Self:
-        # A check without a word on why it is not done would look like one that passed.
+        # A skipped check without a reason would look like a passed check.
         if (self.script is None) == (self.absent is None):
             raise ValueError("a row has either a `script` or says why there is none: `absent`")
         return self
@@ -186,10 +186,10 @@ class BenchOperation(Row):
 
 
 class SlowCause(Row):
-    """Why a program is slow, where the figures of its trace are at least, and at most, these.
+    """Why a program is slow. The row applies if the figures of the trace are within `at_least` and `at_most`.
 
-    It is left out where one of `unless` was found before. `says` and `advice` may have any figure in braces.
-    `is_fault`: something is done wrong, or in vain; else the row tells where the time goes.
+    It is left out if a cause in `unless` was found before. `says` and `advice` may contain any figure in braces.
+    `is_fault`: the program does something wrong or useless; else the row only tells where the time goes.
     """
 
     KEY = ("cause",)

@@ -2,7 +2,7 @@
 
 In: a profile's file, a `Resolution`, a `Machine`. Out: what `tfdock plan` prints and `tfdock build` runs. `prepare`
 turns a file into a plan, and `planning` decides the plan. `preflight` compares the plan with this machine. `notes`
-yields hints.
+returns hints before a build.
 
-Pure but for `prepare`, `notes`, `local_source` and `context_folder`. Imports: `resolve` and what is above it.
+Pure, except `prepare`, `notes`, `local_source` and `context_folder`. Imports: `resolve` and the packages above it.
 """

@@ -1,4 +1,4 @@
-"""A `BuildPlan`: everything that a build runs, to the last flag; and changes of its limits or trust domain."""
+"""A `BuildPlan`: everything that a build runs, down to each flag; and changes of its limits or trust domain."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:  # plans contain these types; code that runs a plan imports th
     from tfdock.profile.profile import Resources as Requested
     from tfdock.resolve.resolution import Resolution
 
-#: 1980-01-01, the earliest time in a zip archive. It is constant: a different time per commit would enter every
-#: action key and empty the cache.
+#: 1980-01-01, the earliest time in a zip archive. It is constant: a time that changes with each commit would be in
+#: every action key, so no cache entry would be found.
 EPOCH = 315532800
 
-#: Variables of every container besides the release's own: nothing of the caller's machine.
+#: Variables of every container, besides the release's variables. No value comes from the caller's machine.
 CONTAINER_ENVIRONMENT = {
     # The caller's uid has no home and no name in the image. Both variables are set: Bazel reads one, Python the
     # other.
     "HOME": "/tmp",
     "USER": "tfdock",
-    # The language and the zone of a machine would show in output and file times.
+    # Otherwise a machine's language and time zone would change output and file times.
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
-    # Equal inputs must give equal bytes: a fixed order of sets, and no time of the build.
+    # Equal inputs must give equal bytes, so the order of sets and the time are fixed.
     "PYTHONHASHSEED": "0",
     "SOURCE_DATE_EPOCH": str(EPOCH),
 }
@@ -63,7 +63,7 @@ RESULTS = (
     ExpectedFiles(pattern="done", size=1 << 10),
     ExpectedFiles(pattern="SHA256SUMS", size=1 << 16),
     ExpectedFiles(pattern="raw/*.whl", most=16, size=1 << 33),
-    # Optional: Bazel's account is for reports, and a wheel is good without it.
+    # Optional: Bazel's log is for reports only; a wheel without it is complete.
     ExpectedFiles(pattern=TOLD["events"], size=1 << 32, optional=True),
     ExpectedFiles(pattern=TOLD["profile"], size=1 << 28, optional=True),
 )
@@ -84,8 +84,8 @@ def unpacking() -> tuple[str, ...]:
 class Phase:
     """One container: its command, its mounts, and whether it has a network.
 
-    Mounts are written with `{cache}`, `{output}`, `{staging}`, `{results}`, `{remote}` and `{toolchain}`.
-    A command is written with `{toolchain}`. The build fills them in.
+    Mounts have the placeholders `{cache}`, `{output}`, `{staging}`, `{results}`, `{remote}` and `{toolchain}`.
+    A command has the placeholder `{toolchain}`. The build fills them in.
     """
 
     name: str
@@ -143,16 +143,16 @@ class BuildPlan:
 def with_resources(plan: BuildPlan, resources: BuildResources, knowledge: KnowledgeBase) -> BuildPlan:
     """Return the same plan with other limits: the commands change, the built wheel does not."""
     bazel = plan.resolution.bazel
-    # First, so that a profile's own startup options win.
+    # These options come first, so that a profile's own startup options override them.
     startup = bazel_options(knowledge, bazel, "heap", {"heap_mib": resources.heap // MIB})
     local = _local_flags(plan.resolution, knowledge, resources)
     starting, flags = (*startup, *plan.startup_options, "--"), (*plan.bazel_flags, *local)
     # The fetch phase has a network, so it gets no disk cache: it could write foreign results into the cache.
     disk_cache = bazel_options(knowledge, bazel, "disk_cache", {"path": DISK_CACHE})
-    # Before the profile's own flags, so that those win.
+    # The fetch options come before the profile's own flags, so that the profile's flags override them.
     fetching = (*starting, *bazel_options(knowledge, bazel, "fetch", {}), *flags, "--", *plan.targets)
     remote = remotes.flags(plan.remote, partial(bazel_options, knowledge, bazel))
-    # phase.sh parts the words at each `--`.
+    # phase.sh splits the words at each `--`.
     flags = (*flags, *disk_cache, *_told(plan, knowledge), *remote)
     compiling = (*starting, *flags, "--", *plan.targets, "--", *plan.package)
     return replace(
@@ -173,7 +173,7 @@ def through_mirror(phase: Phase, mirror: str, bazel: str, knowledge: KnowledgeBa
     options = bazel_options(knowledge, bazel, "archive_mirror", {"path": config})
     if not options:
         return phase
-    # Not a file of the host: an engine elsewhere has none. Several lines of one pattern are several addresses.
+    # Write the file in the container: a remote engine has no file of this host. Each line adds an address to try.
     write = f'printf \'rewrite (.*) %s/$1\\nrewrite (.*) $1\\n\' "$0" >{config}; exec "$@"'
     place = phase.command.index("--") + 1
     command = (*phase.command[:place], *options, *phase.command[place:])
@@ -189,7 +189,7 @@ def _phase(name: str, words: tuple[str, ...], plan: BuildPlan) -> Phase:
         Mount(source="{cache}/repository", target=REPOSITORY_CACHE, volume="repository", read_only=compiles),
     ]
     if compiles:
-        # Builds that do not trust each other must not share a disk cache: nothing in an entry proves it.
+        # Builds that do not trust each other must not share a disk cache: no entry can be verified.
         mounts.append(Mount(source=f"{{cache}}/disk/{disk}", target=DISK_CACHE, volume=f"disk-{disk}"))
         mounts.append(
             Mount(source="{staging}", target=STAGING, given=True, results=RESULTS, results_folder="{results}")
@@ -244,7 +244,7 @@ def toolchain_key(toolchain: bytes) -> str:
     bytes. Bazel does not track tools outside its workspace, so objects of two compilers must not meet in one cache.
     The key leaves out the digest of the base image: a rebuilt image with the same content has another digest.
     """
-    # The 2 is the version of the key: a higher one leaves all caches behind.
+    # The 2 is the version of the key. With another number, no old cache is used any more.
     return hashlib.sha256(b"2\n" + toolchain).hexdigest()[:16]
 
 

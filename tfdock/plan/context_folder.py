@@ -14,14 +14,14 @@ from tfdock.plan.render import BuildContext
 
 #: Lists the files that `render` wrote into the folder: a later `render` replaces only these files.
 _MARK = ".tfdock-context"
-_LARGEST = 64 << 20  #: Bytes of the list. TensorFlow's has 3 MB.
+_LARGEST = 64 << 20  #: The most bytes of the list. The list for TensorFlow has 3 MB.
 _PIECE = 1 << 20
 
 
 def write(context: BuildContext, tree: Path | None, folder: Path) -> list[str]:
     """Write the context, in place of an earlier context by tfdock; return the written paths, sorted.
 
-    Refuses a folder of another program, and a link in tfdock's own folder. Files that others put there stay.
+    Refuses a folder of another program, and a link in tfdock's own folder. Files of other programs are kept.
     """
     # Listed before anything is written: the folder may lie inside the checkout.
     sources = [file.relative_to(tree).as_posix() for file in tree_files(tree)] if tree else []
@@ -45,7 +45,7 @@ def write(context: BuildContext, tree: Path | None, folder: Path) -> list[str]:
 
 
 def _copy(checkout: UntrustedFolder, name: str, ours: UntrustedFolder) -> None:
-    """Copy a file of a checkout. A link of it stays a link: it may lead out of it."""
+    """Copy a file of a checkout. A link is copied as a link, because its target may be outside the checkout."""
     mode, target = checkout.status(name).st_mode, f"source/{name}"
     if stat.S_ISLNK(mode):
         ours.remove(target)
@@ -56,7 +56,7 @@ def _copy(checkout: UntrustedFolder, name: str, ours: UntrustedFolder) -> None:
 
 
 def _empty(ours: UntrustedFolder) -> None:
-    """Remove the files that the list names. Raises ProfileError for a folder with something in it and no list."""
+    """Remove the files that the list names. Raises ProfileError for a folder that has files but no list."""
     try:
         with ours.open(_MARK) as file:
             text = file.read(_LARGEST)

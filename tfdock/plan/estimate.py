@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tfdock.resolve.resolution import Resolution
 
 PHASES = ("image", "fetch", "compile", "seal", "verify")
-#: Machines with equally many cores count as alike if the smaller memory is at least this fraction of the larger.
+#: Machines with equally many cores count as similar if the smaller memory is at least this fraction of the larger.
 _SAME_MEMORY = 0.8
 #: The weight of Bazel's pace is the finished fraction times this factor. From one half on, only the pace counts.
 _BELIEVED = 2.0
@@ -38,7 +38,7 @@ class PhaseEstimate:
 
     @property
     def total(self) -> float:
-        """Seconds in all."""
+        """The seconds of all phases together."""
         return sum(self.seconds.values())
 
     @property
@@ -59,7 +59,7 @@ def expectation(
     records: Iterable[Record],
     knowledge: KnowledgeBase,
 ) -> PhaseEstimate | None:
-    """Return the probable duration of a build; None without a similar record and figure.
+    """Return the probable duration of a build; None if there is no similar record and no published figure.
 
     The best record counts; of several best records, the newest. Prefer records of this build id on a similar machine,
     then of this build id on any machine, then of the same release on a similar machine.
@@ -92,7 +92,7 @@ _ALIKE, _ELSEWHERE, _HERE = 1, 2, 3
 
 
 def _ranks(resolution: Resolution, machine: Machine, record: Record) -> Iterator[int]:
-    """Yield how well a record fits, if it fits and is complete."""
+    """Yield the rank of a record if it is similar and complete; a higher rank is more similar."""
     where, seconds = record.get("machine"), record.get("seconds")
     if not isinstance(where, Mapping) or not isinstance(seconds, Mapping):
         return

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 _MOST = 1 << 30  #: Bytes of one file of a checkout.
 _DEEPEST = 200  #: Nested folders. TensorFlow's tree has 15.
-#: Not part of a local source: the history, and files of an earlier ./configure or of a user. They would change the
-#: build, but the plan does not show them.
+#: Names that are not part of a local source: the history, and files of an earlier ./configure or of a user. These
+#: files would change the build, but the plan does not show them.
 _LEFT_OUT = {".git", "__pycache__", ".tf_configure.bazelrc", "python_bin_path.sh", ".bazelrc.user"}
 
 
@@ -86,7 +86,7 @@ def _paths(tree: Path) -> list[Path]:
 
 
 def _held(root: Path, paths: Iterable[Path]) -> Iterator[tuple[UntrustedFolder, Path]]:
-    """Yield each path below a folder with its own folder, which was reached without following a link."""
+    """Yield (folder, path) for each path below `root`; each folder is opened without following a link."""
     with UntrustedFolder.opened(root) as top:
         # The paths are sorted, so each folder is opened once.
         for parent, neighbours in groupby(paths, key=lambda path: path.parent):
@@ -136,7 +136,7 @@ def context_archive(
 
 def _tree_entry(name: str, folder: UntrustedFolder, file: str) -> Iterator[bytes]:
     status = folder.status(file)
-    # git records only this bit of a mode.
+    # Of a file's mode, git records only this bit.
     info = _entry(name, 0o755 if status.st_mode & stat.S_IXUSR else 0o644)
     if stat.S_ISLNK(status.st_mode):
         info.type, info.linkname = tarfile.SYMTYPE, folder.link(file)
@@ -146,7 +146,7 @@ def _tree_entry(name: str, folder: UntrustedFolder, file: str) -> Iterator[bytes
     yield info.tobuf(tarfile.PAX_FORMAT)
     sent = 0
     with folder.open(file) as stream:
-        # Never more than the header has stated: the file may grow meanwhile.
+        # Send at most as many bytes as the header states: the file may grow meanwhile.
         while chunk := stream.read(min(_CHUNK, info.size - sent)):
             sent += len(chunk)
             yield chunk

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tfdock.resolve.resolution import Resolution
 
 SCHEMA = 1
-#: In the order of a lock's rows.
+#: The kinds of pins, in the order of a lock's rows.
 KINDS = ("base", "runtime", "source", "bazel", "package", "requirement", "redistributable", "toolchain")
 INSTALLED = ("bazel", "package", "requirement", "toolchain")  #: Kinds that are known only from the built image.
 _ALWAYS = ("bazel", "package", "toolchain")  #: Kinds with at least one row for every image.
@@ -32,10 +32,10 @@ _HEAD = f"""\
 {MARK} `tfdock build --locked` builds exactly this, or refuses.
 # Not to be edited: when the profile changes, lock it again.
 """
-_LISTED = 20  #: Maximum of listed differences; a new distribution release moves hundreds of packages at once.
+_LISTED = 20  #: The most differences listed; a new distribution release changes hundreds of packages at once.
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-# Git names a commit by SHA-1, or by SHA-256 in a repository of that format.
+# Git names a commit by its SHA-1, or by its SHA-256 in a repository with that format.
 COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
@@ -129,7 +129,7 @@ def to_text(lock: Lock) -> str:
 
 def _word(text: str) -> str:
     """Return a YAML string on one line, written as JSON."""
-    # JSON's strings are YAML's too. U+2028 and similar characters would end a line in YAML, so they are escaped.
+    # JSON strings are valid YAML. U+2028 and similar characters would end a line in YAML, so they are escaped.
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
@@ -304,12 +304,12 @@ def pinned(resolution: Resolution, pins: Iterable[Pin]) -> Resolution:
     choices = {choice.field: choice for choice in resolution.choices}
     row = rows.get(("base", str(base)))
     if row is not None and not base.digest:
-        # Only by digest: the tag may name another image by now.
+        # Use only the digest, because the tag may name another image by now.
         base = ImageRef(base.repository, base.registry, digest=row.value)
         choices["base"] = Choice(
             field="base", value=str(base), source="lock", reason=f"{row.name} when it was locked"
         )
-    # The ref that was found when the profile was locked. The others are not tried again.
+    # Use the ref that was found when the profile was locked. The other refs are not tried again.
     ref = next((ref for ref in source.refs if ("source", ref) in rows), None)
     if ref is not None:
         commit = rows["source", ref].value
@@ -318,7 +318,7 @@ def pinned(resolution: Resolution, pins: Iterable[Pin]) -> Resolution:
         choices["source"] = Choice(field="source", value=f"{source.location} {ref}", source="lock", reason=reason)
     row = rows.get(("runtime", str(runtime)))
     if row is not None and runtime is not None and not runtime.digest:
-        # Without the question, a trial would take an image by the wheel's tags.
+        # `runtime_asked`: otherwise a trial would choose an image by the wheel's tags.
         runtime = ImageRef(runtime.repository, runtime.registry, digest=row.value)
         resolution = replace(resolution, runtime_asked=True)
     return replace(resolution, base=base, source=source, runtime=runtime, choices=tuple(choices.values()))
@@ -344,7 +344,7 @@ def compare(locked: Iterable[Pin], now: Iterable[Pin]) -> tuple[LockDifference, 
 def moved(
     locked: Iterable[Pin], now: Iterable[Pin], file: str, *, severity: Severity = "error", why: str = ""
 ) -> Problem | None:
-    """Return the refusal, or a warning, for changed pins: `now` are the pins found at the sources of `locked`."""
+    """Return the refusal, or a warning, for changed pins: `now` are the present pins from the sources of `locked`."""
     differences = compare(locked, now)
     if not differences:
         return None
@@ -376,13 +376,13 @@ def unpinned(lock: Lock, resolution: Resolution) -> Problem | None:
     source = resolution.source
     rows = {(pin.kind, pin.name) for pin in lock.pins}
     lacking = [] if ("base", str(resolution.base)) in rows else [f"base {resolution.base}"]
-    # An archive or a checkout has no refs, so its place is its name.
+    # An archive or a checkout has no refs, so its location is its name.
     sources = source.refs or (source.location,)
     if not any(("source", name) in rows for name in sources):
         lacking.append(f"source {' or '.join(sources)}")
     lacking += [f"source {name}" for name in source.patches if ("source", name) not in rows]
     kinds = {pin.kind for pin in lock.pins}
-    # A base of one's own may be of a distribution without dpkg.
+    # A user's own base image may have a distribution without dpkg.
     own = {"package"} if resolution.image.template == "own" else set()
     lacking += [kind for kind in _ALWAYS if kind not in kinds | own]
     if not lacking:
@@ -405,7 +405,7 @@ def outdated(lock: Lock, plan: BuildPlan, file: str) -> Problem | None:
         for name in sorted({**lock.choices, **now})
         if lock.choices.get(name) != now.get(name)
     ]
-    # A choice may change without changing the wheel. The fingerprint tells.
+    # A choice may change without changing the wheel: then the fingerprint is the same.
     return _outdated(file, "; ".join(changed)) if changed and lock.fingerprint != plan.fingerprint else None
 
 

@@ -42,7 +42,7 @@ def make_plan(
     """
     domain = trust_domain(profile, resolution, knowledge, remote)
     if trusted and not domain.is_release:
-        # `shared` stays in the record: later builds of the toolchain trust what this build wrote.
+        # The record keeps `shared`, because later builds of the toolchain trust the results of this build.
         domain = replace(domain, name=RELEASE, shared=True)
     wheel = resolution.release.wheel
     plan = BuildPlan(
@@ -54,7 +54,7 @@ def make_plan(
         startup_options=(
             f"--output_user_root={OUTPUT}/user",
             f"--output_base={OUTPUT}/base",
-            # Bazel's server would stay for three hours otherwise.
+            # Otherwise Bazel's server would keep running for three hours.
             "--max_idle_secs=15",
             *resolution.startup,
         ),
@@ -112,7 +112,7 @@ def fingerprint(resolution: Resolution, context: BuildContext) -> str:
 
 
 def remote_of(profile: Cache, machine: Remote) -> Remote:
-    """Return the profile's endpoints. This machine's settings replace missing ones.
+    """Return the profile's endpoints. This machine's settings provide the endpoints that the profile does not name.
 
     Uploads need the consent of profile and settings, because the profile may be a stranger's.
     """
@@ -143,7 +143,7 @@ def not_allowed(name: str, address: str) -> Problem:
 
 def check_remote(remote: Remote, bazel: str, options: remote_flags.Options, *, native: bool = False) -> None:
     """Raise Incompatible if this Bazel cannot use an endpoint, or if the code is `native`: for this CPU only."""
-    # A cache's key does not name the CPU: another machine would die of an illegal instruction.
+    # A cache's key does not contain the CPU, so another machine could get code with illegal instructions.
     if native and remote.endpoints:
         raise Incompatible.of(
             "native-shared",

@@ -26,10 +26,10 @@ WARNING: Final = "warning"
 FAILED: Final = "failed"
 SKIPPED: Final = "skipped"
 
-#: The minimum API version, from Docker 20.10. The engine's own version is not used: podman has other version numbers.
+#: The minimum API version, that of Docker 20.10. Engine versions are not compared: podman numbers them differently.
 OLDEST_API = Version("1.41")
 
-#: Below this fraction of the estimated disk space a build is refused; below the estimate it gets a warning.
+#: With less free space than this fraction of the estimate, a build is refused. Below the estimate, it gets a warning.
 _CERTAINLY = 0.6
 
 # Disk space for a machine before any profile is known: for most CUDA builds of TensorFlow, and for the smallest
@@ -129,7 +129,7 @@ def device_checks(
 ) -> Iterator[PreflightCheck]:
     """Yield checks of driver and GPUs against the build; none for a build without an accelerator.
 
-    These checks stop a build for this machine's GPUs. Any other build may be for another machine's GPUs.
+    A failed check stops a build only if it is for this machine's GPUs. Other builds may be for other machines.
     """
     for check in _device_checks(resolution, knowledge, host):
         stops = for_this_machine and check.status == WARNING
@@ -262,7 +262,7 @@ def _newer_driver(
         accepted = [Version(version) for version in support.accepted] if support else []
         floors = ((version, toolkit_floor(knowledge, name, version, wsl=wsl)) for version in accepted)
         fitting = max((version for version, needs in floors if needs and needs <= here), default=None)
-        # The rest of the profile may still not fit: the rules decide this.
+        # The rules decide later whether the rest of the profile fits too.
         ways += (
             [f"or build with {title} {fitting}, the newest of this release that driver {here} runs"]
             if fitting
@@ -322,7 +322,7 @@ def memory_check(plan: PreflightRequest, machine: Machine | None) -> PreflightCh
     found = f"{_format_size(memory)} for the build{swap}, {_jobs(resources.jobs)} at once"
     wanted = LEAST_HEAP + resources.jobs * per_job
     needed = f"about {_format_size(wanted)}: {_format_size(per_job)} a job, {_format_size(LEAST_HEAP)} for Bazel"
-    # Swap carries a single job, though slowly.
+    # A single job can use swap, though slowly.
     if memory + machine.swap < least:
         return PreflightCheck(
             name="memory",
@@ -375,7 +375,7 @@ def _jobs(count: int) -> str:
 def disk_checks(places: Sequence[WritableFolder], needed: int) -> Iterator[PreflightCheck]:
     """Yield one check for each file system:
 
-    all its folders must fit on it together. `needed` is a build's whole disk.
+    its folders must fit on it together. `needed` is the disk space of the whole build, in bytes.
     """
     if not places:
         yield PreflightCheck(name="disk", status=SKIPPED, found="the folders of the build are not known")
@@ -384,7 +384,7 @@ def disk_checks(places: Sequence[WritableFolder], needed: int) -> Iterator[Prefl
 
 
 def any_disk_checks(places: Sequence[WritableFolder]) -> Iterator[PreflightCheck]:
-    """Yield checks of a machine's disks before anything is planned: the needs of most builds are advice."""
+    """Yield checks of a machine's disks before anything is planned: too little for most builds is only a warning."""
     for group in file_systems(places):
         yield _disk_check(group, _DISK_ADVISED, _DISK_LEAST)
 

@@ -67,7 +67,7 @@ class WrittenProfile:
 
     @property
     def name(self) -> str:
-        """The name of the file without its folder; options in place of a file are unchanged."""
+        """The file's name without its folder; if options replace a file, the unchanged options."""
         return self.file if self.file.startswith("--") else Path(self.file).name
 
 
@@ -179,16 +179,16 @@ class Preparer:
         # A profile made from options lacks only the source that the options name.
         wish = Wish(fields=self._wish.source) if made else self._wish
         if wish:
-            # Only where the wish leaves it open: a profile without a release is fine for one that names it.
+            # Read the release only if the wish leaves it open: otherwise the profile need not have a release.
             known = wish.source or (wish.gpus and not wish.release)
             release = profiles.read(text, said, extended)[0].source.release if known else ""
-            # No profile of its own chain is likely to have this name.
+            # A name that no profile in the chain of `extends` is likely to have.
             label = str(path) if path.is_absolute() else f"./{path}"
             over = wish.over(label, release, self.knowledge, self._wished_gpus)
             extended[label], text, said = text, over, self._wish.words
         profile, document = profiles.read(text, said, extended)
         own = {".".join(field.split(".")[:2]) for field in wish.source}
-        # Files named by an option must be in this folder or its project.
+        # A file named by an option must be in the current folder or its project.
         project = Project.of(Path("option"), self.allowed) if own else project
 
         def folder(field: str) -> Path:
@@ -219,7 +219,7 @@ class Preparer:
     def _text(self, name: str) -> tuple[Path, str]:
         """Return the path of a profile and its text."""
         if self._wish and name == self._wish.words:
-            return Path("options"), self._made_text  # a file of this folder, whatever the options are
+            return Path("options"), self._made_text  # a path in the current folder, whatever the options are
         if name == STDIN:
             return Path("<stdin>"), self._piped_text
         path = find_profile(name, self.knowledge)
@@ -236,12 +236,12 @@ class Preparer:
 
     @property
     def _wished_gpus(self) -> tuple[str, ...]:
-        # Only for `local`: other options need no run of the drivers' tools.
+        # Run the drivers' tools only for `local`: other options do not need them.
         return self._local_gpus if "local" in self._wish.gpus else ()
 
     @cached_property
     def _piped_text(self) -> str:
-        # Read once: `check` and `build` may ask twice.
+        # Read standard input once: `check` and `build` may ask for the text twice.
         return read_stdin()
 
     def context(self, written: WrittenProfile) -> Context:
@@ -281,7 +281,7 @@ class Preparer:
             knowledge=self.knowledge,
             file=written.file,
             local=written.local,
-            # Only for `local`: other profiles need no run of the drivers' tools.
+            # Run the drivers' tools only for `local`: other profiles do not need them.
             local_gpus=self._local_gpus if written.profile.for_this_machine else (),
             machine=platform.machine(),
             allow_untested=self._allow_untested,
@@ -346,7 +346,7 @@ def find_profile(name: str, knowledge: KnowledgeBase | None = None) -> Path:
     stem = name.removesuffix(path.suffix) if path.suffix in (".yaml", ".yml") else name
     if not beside and stem not in shipped and knowledge and means_gpu(knowledge, stem):
         raise ProfileError(_gpu_is_no_profile(stem))
-    # A GPU's name is never corrected to another GPU's profile, whose wheel may not run on it.
+    # Never suggest the profile of another GPU: its wheel may not run on this GPU.
     alike = [profile for profile in shipped if _begins_alike(_numbers(stem), _numbers(profile))]
     near = beside or difflib.get_close_matches(path.stem.lower(), alike, n=1)
     guess = f"did you mean `{near[0]}`? Otherwise " if near else ""
@@ -393,7 +393,7 @@ def lock_path(name: str, options: str = "") -> Path:
     path = find_profile(name)
     if path.parent == loader.profiles() and not Path(name).is_file():
         path = Path(f"{name}.yaml")
-    # Without any suffix, `my.yml` would have the lock of `my.yaml`, and `my.lock` itself as lock.
+    # Only `.yaml` is removed: else `my.yml` would share the lock of `my.yaml`, and `my.lock` would be its own lock.
     own = path.stem if path.suffix == ".yaml" else path.name
     return path.with_name(f"{own}-{_slug(options)}.lock" if options else f"{own}.lock")
 
@@ -401,7 +401,7 @@ def lock_path(name: str, options: str = "") -> Path:
 def _slug(options: str) -> str:
     """Return options as part of a file's name."""
     slug = "-".join(re.findall(r"[\w.]+", options))
-    # Other options must have another lock, and the length of a file name is limited.
+    # Different options must have different locks, and the length of a file name is limited.
     plain = len(slug) < 100 and not re.search(r"[^\w.\- =,]", options)
     return slug if plain else f"{slug[:80]}-{hashlib.sha256(options.encode()).hexdigest()[:8]}"
 
@@ -441,7 +441,7 @@ def extended_texts(text: str, path: Path, project: Project) -> dict[str, str]:
     """Return the texts of the profiles that this profile extends, by their names."""
     others: dict[str, str] = {}
     file = str(path)
-    # A circle ends here. `merged` refuses the value, with its line.
+    # Stop at a circle of `extends`. `merged` refuses it later, with the line of the value.
     while (parent := profiles.extended_by(text, file)) is not None and (name := parent.raw) not in others:
         if len(others) == profiles.MAX_EXTENDS:
             raise profiles.extends_too_far(parent, file)
@@ -455,8 +455,8 @@ def read_local(
 ) -> tuple[LocalSource, Path | None]:
     """Hash the checkout and read the patches a profile names.
 
-    `folder` returns the folder that the path of a field (`tensorflow.path`) is relative to. Returns both and the path
-    of the checkout. Raises ProfileError for a file that is missing, or outside of the project.
+    `folder` returns the folder that the path of a field (`tensorflow.path`) is relative to. Returns the source and
+    the path of the checkout. Raises ProfileError for a file that is missing, or outside of the project.
     """
     tree = None
     if source.path is not None:

@@ -104,7 +104,7 @@ def _decided(subject: str, resolution: Resolution) -> str:
 
 
 def _written(subject: str, profile: Profile, knowledge: KnowledgeBase) -> str:
-    """Return the same text for a refused profile, read from the profile's text."""
+    """Return the text of `_decided` for a refused profile, from the profile's own fields."""
     if subject == "release":
         return f"TensorFlow {profile.source.release}"
     if subject == "targets":
@@ -215,7 +215,7 @@ def _changes_the_build(profile: Profile, after: Resolution, context: Context) ->
 
 
 def fix(row: Remedied, context: Context) -> str:
-    """Return the fix if fewer jobs would help but there is only one job; empty if the row's own fix applies."""
+    """Return the fix for a build that needs fewer jobs but has only one; empty if the row's own fix applies."""
     halves = any(
         isinstance(value, Mapping) and "half" in value for change in row.changes for value in change.values()
     )
@@ -225,7 +225,7 @@ def fix(row: Remedied, context: Context) -> str:
 
 def _memory_for_one_job(context: Context) -> int:
     """Return the bytes to try for one job, if a build failed with one job already; else 0."""
-    # With more than one job, fewer jobs come first.
+    # With more than one job, try fewer jobs first.
     if context.resolution is None or context.resources is None or context.resources.jobs > 1:
         return 0
     return more_memory(context.resources, context.resolution.release.cost)
@@ -256,7 +256,7 @@ def _changes_of_verb(path: str, verb: str, text: str, context: Context, profile:
         yield from _without_target(text, context, profile)
     elif verb == "without":
         listed = list(_current_value(profile, path) or ())  # type: ignore[call-overload]
-        # A row names a configuration as `NAME`; among the flags it is `--config=NAME`.
+        # A row names a configuration `NAME`; in a list of flags it is `--config=NAME`.
         rest = [option for option in listed if option.removeprefix("--config=") != text and option != text]
         yield from [{path: rest or None}] if len(rest) < len(listed) else []
     elif verb == "with":
@@ -269,7 +269,7 @@ def _changes_of_verb(path: str, verb: str, text: str, context: Context, profile:
 
 
 def _without_target(text: str, context: Context, profile: Profile) -> Iterator[Change]:
-    """Yield the list of targets without one target, beside the GPUs, and in place of the GPUs."""
+    """Yield changes to the list of targets without one target: with the GPUs kept, then without the GPUs."""
     if context.resolution is None or not (gone := number(text)):
         return
     field = context.resolution.accelerator.target_field
@@ -282,12 +282,12 @@ def _without_target(text: str, context: Context, profile: Profile) -> Iterator[C
 
 
 def _has(toolkit: str, version: str, target: str, context: Context) -> bool:
-    """Return whether a version of a toolkit compiles for a target of the build; any version does without a target."""
+    """Return whether a toolkit version compiles for a target of the build; always true for an empty target."""
     if not target:
         return True
     wanted, resolution = number(target), context.resolution
     row = context.knowledge.toolkits.get((toolkit, str(Version(version).minor)))
-    # If the build lacks the target, another toolkit changes nothing.
+    # If the build does not have the target, another toolkit does not help.
     asked = resolution is not None and any(number(listed) == wanted for listed in resolution.targets)
     return bool(asked and row and wanted in row.targets)
 
@@ -312,5 +312,5 @@ def _current_value(profile: Profile, path: str) -> object:
 
 
 def _is_decided(path: str, wanted: object, context: Context) -> bool:
-    """Return whether the build did so anyway."""
+    """Return whether the build already had the wanted value without a field in the profile."""
     return path == "compiler" and context.resolution is not None and context.resolution.gpu_compiler == wanted

@@ -1,7 +1,7 @@
 """`Resolution` -> `BuildContext`: the Dockerfile and the files it copies, the same bytes every time.
 
-Templates lay out, this module decides. Template values have narrow types and pass through quoting filters. `finalize`
-refuses characters that could end a line.
+Templates contain the layout; this module makes the decisions. Template values have narrow types and pass through
+quoting filters. `finalize` refuses characters that could end a line.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
         needed.append("interpreter.sh")
     files |= {f"tfdock/{name}": templates[f"scripts/{name}"].encode() for name in needed}
     for number, (name, patch) in enumerate(resolution.source.patches.items(), start=1):
-        # The number keeps the order of the patches. Of a name only harmless letters stay.
+        # The number keeps the order of the patches. Other characters of a name become `_`.
         files[f"tfdock/patches/{number:03}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}"] = patch
-    # Sorted: the order of the files must not follow from the order of the code here.
+    # Sorted, so that the order of the files does not depend on the order of this code.
     return BuildContext(files=dict(sorted(files.items())))
 
 
 def toolchain_inputs(resolution: Resolution) -> str:
     """Return a hash of an image's inputs before the source: equal for builds with the same toolchain."""
     values = {name: value for name, value in _values(resolution).items() if not name.startswith("source")}
-    # Only the stages after the toolchain use them, so equal toolchains have the same hash.
+    # Only later stages use these values. Without them, equal toolchains have the same hash.
     del values["build_id"], values["edits"], values["patches"]
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -113,7 +113,7 @@ def bazel_address(resolution: Resolution) -> str:
 
 
 def _installer(resolution: Resolution) -> str:
-    # Bazel publishes installers for x86_64 only. On another machine the download fails instead of being wrong.
+    # Bazel publishes installers for x86_64 only. So on another machine the download fails.
     installer = f"bazel-{resolution.bazel}-installer-linux-{resolution.image.machine}.sh"
     return f"{_BAZEL_RELEASES}/{resolution.bazel}/{installer}"
 
@@ -126,7 +126,7 @@ def _values(resolution: Resolution) -> dict[str, object]:
         "template": image.template,
         "accelerator_template": resolution.accelerator.template,
         "packages": image.packages,
-        # A debug build is made for a debugger: `tfdock shell --debug` opens the image that has one.
+        # A debug build is for use with a debugger: `tfdock shell --debug` opens the image with the debugger.
         "debugger": ("gdb",) if resolution.debug and image.template != "own" else (),
         "pip": image.pip,
         "interpreter": resolution.interpreter,
@@ -171,13 +171,13 @@ def _held(resolution: Resolution) -> list[str]:
         for name, words in accelerator.versions.items()
     ]
     parts += [(host, version, (f"{{{host}_path}}", "-dumpversion"))]
-    # Bazel brings the Python of later releases itself.
+    # For later releases, Bazel downloads the Python.
     if "python" in asked and not resolution.release.pythons_closed:
         script = "import sys; print('%d.%d' % sys.version_info[:2])"
         parts += [("Python", resolution.python, ("{python_path}", "-c", script))]
     held = []
     for title, promised, words in parts:
-        # What a release downloads itself has no path in the image.
+        # A part that the release downloads itself has no path in the image.
         with contextlib.suppress(KeyError):
             command = shlex.join(word.format_map(folders) for word in words)
             held += [f"{title}={Version(promised).minor}={command}"] if promised else []
@@ -235,7 +235,7 @@ def _environment(templates: tuple[tuple[str, str], ...], filters: Filters = ()) 
 def _finalize(value: object) -> object:
     if value is None:
         raise ValueError("a template printed nothing in place of a value")
-    # Includes arrive here as markup and may have several lines; all other values have one line.
+    # Included templates arrive here as markup and may have several lines; all other values have one line.
     return value if isinstance(value, bool | int) else _one_line(str(value))
 
 

@@ -36,7 +36,7 @@ _ENOUGH_HEAP = 2 * GIB
 _MUCH, _MUCH_HEAP = 24 * GIB, 4 * GIB
 _PIDS = 16384
 _CORES_A_BUILD = 4  #: With fewer cores, one build alone is faster than parallel builds.
-_AT_LEAST = 2  #: Parallel builds even on a small machine: while one links or is verified, another compiles.
+_AT_LEAST = 2  #: Parallel builds even on a small machine: while one build links or is verified, another compiles.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class MachineShare:
 
 
 def size(requested: Requested, cost: Cost, machine: Machine) -> BuildResources:
-    """Return jobs and memory for the machine: TensorFlow's compile jobs need much memory: `nproc` jobs rarely fit.
+    """Return jobs and memory for the machine. TensorFlow's compile jobs need much memory, so `nproc` jobs rarely fit.
 
     Raises Incompatible if the profile requests less memory than Bazel and one job need.
     """
@@ -78,11 +78,11 @@ def size(requested: Requested, cost: Cost, machine: Machine) -> BuildResources:
 
 
 def share(requested: Requested, cost: Cost, machine: Machine, part: MachineShare) -> BuildResources:
-    """Return the resources for a part of a machine; the profile's own values are ignored.
+    """Return the resources for a part of a machine; the part limits the profile's own jobs and memory.
 
-    The kernel shares out the cores by load.
+    The kernel divides the cores among the builds by load.
     """
-    # `auto` takes the whole share. A number asks for less at most.
+    # `auto` takes the whole share. A number can only make it smaller.
     wanted = parse_bytes(requested.memory) if requested.memory != "auto" else part.memory
     sized = _sized(requested, cost, cpus=machine.cpus, memory=min(wanted, part.memory))
     return replace(sized, jobs=min(sized.jobs, part.jobs))
@@ -96,7 +96,7 @@ def at_once(costs: Sequence[Cost], machine: Machine, asked: int | None) -> int:
     worth = max(machine.cpus // _CORES_A_BUILD, min(_AT_LEAST, machine.cpus))
     builds = min(len(costs), asked if asked is not None else worth)
     least = max(map(least_memory, costs), default=0)
-    # Too little memory for each means fewer at a time.
+    # If the memory is too small for each build, run fewer at a time.
     while builds > 1 and usable(machine.memory) // builds < least:
         builds -= 1
     return max(builds, 1)
@@ -110,7 +110,7 @@ def next_share(machine: Machine, running: Sequence[MachineShare], more: int) -> 
     """
     jobs = machine.cpus - sum(part.jobs for part in running)
     memory = usable(machine.memory) - sum(part.memory for part in running)
-    # A build without a job would never end. The kernel shares out a core that two builds use.
+    # A build without a job would never end. The kernel divides a core that two builds use.
     return MachineShare(jobs=max(1, jobs // max(more, 1)), memory=max(memory // max(more, 1), 0))
 
 
@@ -140,7 +140,7 @@ def _sized(requested: Requested, cost: Cost, *, cpus: int, memory: int) -> Build
 
 
 def heap_in(memory: int) -> int:
-    """Return Bazel's Java heap in a container with so many bytes."""
+    """Return the bytes of Bazel's Java heap in a container with `memory` bytes."""
     enough = _MUCH_HEAP if memory >= _MUCH else _ENOUGH_HEAP
     return min(max(memory // 6, LEAST_HEAP), enough, max(memory // 2, MIB))
 
@@ -183,8 +183,8 @@ def more_memory(resources: BuildResources, cost: Cost) -> int:
 def least_free(total: int) -> int:
     """Return the bytes that must stay free on a disk of this size while a build runs on it.
 
-    A fiftieth is little on a small disk and needlessly much on a large one. So it is at least 1 GiB, at most 4 GiB,
-    and never more than a twentieth of the disk.
+    This is a fiftieth of the disk, but at least 1 GiB and at most 4 GiB, and never more than a twentieth of the disk.
+    The bounds are there because a fiftieth is too little on a small disk, and needlessly much on a large disk.
     """
     return min(total // 20, min(max(total // 50, GIB), 4 * GIB))
 

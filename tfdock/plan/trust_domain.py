@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tfdock.resolve.resolution import Resolution
 
 RELEASE = "release"  #: The domain of unchanged releases.
-_SHORTEST = 4  #: The minimum of digits to name a domain.
+_SHORTEST = 4  #: The fewest digits that can name a domain.
 NAME = re.compile(r"[0-9a-f]{16}")  #: The name of any other domain.
 
 UNKNOWN = "unknown"  #: Stands for an invalid domain in a record.
@@ -121,7 +121,7 @@ def trust_domain(
         *_options(profile, knowledge),
     ]
     foreign += _remote(profile, remote)
-    # Nothing differs from the official release, so its cache may be written.
+    # Nothing differs from the official release, so the build may write to the cache of `release`.
     if not foreign:
         return Domain()
     identities = [identity for identity, _ in foreign]
@@ -130,7 +130,7 @@ def trust_domain(
     return Domain(
         name=_named(identities),
         reasons=tuple(reason for _, reason in foreign),
-        # Without any difference the domain is `release`, and every domain reads its cache.
+        # An empty list would be `release`. It is left out, because every domain reads that cache anyway.
         with_fewer_patches=tuple(_named(one) for one in reversed(fewer) if one),
     )
 
@@ -141,7 +141,7 @@ def of_bundle(images: str) -> Domain:
 
 
 def _named(identities: list[list[str]]) -> str:
-    # Parts are quoted, so that two different lists never give the same text.
+    # JSON quotes the parts, so that two different lists never give the same text.
     text = json.dumps(identities, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -156,13 +156,13 @@ def _source(resolution: Resolution) -> _Found:
     if source.official and known is not None and source.commit == known:
         return
     if source.kind == "path":
-        # The real folder: two links to one checkout share its domain.
+        # Use the real folder, so that two links to one checkout have the same domain.
         yield ["path", source.folder or source.location], "the source is a local checkout"
     elif source.kind == "archive":
         # Identified by its bytes if they are known: several addresses may serve the same archive.
         yield ["archive", source.sha256 or source.location], f"the source is the archive {source.location}"
     else:
-        # A branch's commit changes. All its builds still share one domain.
+        # A branch's commit changes, but all builds of the branch share one domain.
         reason = f"the source is {source.location} at {' or '.join(source.refs)}"
         yield ["git", source.location, *source.refs], reason
 
@@ -201,7 +201,7 @@ def _remote(profile: Profile, remote: Remote) -> _Found:
 
 
 def _asked(profile: Profile) -> Iterator[tuple[str, str]]:
-    """Yield what the profile itself adds to a build's commands."""
+    """Yield (field, option) for each option that the profile adds to a build's commands."""
     bazel, debug, compiler = profile.bazel, profile.debugging, profile.host_compiler
     yield from (("config", name) for name in bazel.configs)
     for flag in bazel.flags:
@@ -211,13 +211,13 @@ def _asked(profile: Profile) -> Iterator[tuple[str, str]]:
     yield from (("startup", option) for option in bazel.startup)
     yield from (("copt", option) for option in bazel.copts)
     yield from (("copt", option) for rule in (debug.per_file if debug else []) for option in rule.copts)
-    # A program at a path of the profile's choice may be any program.
+    # If the profile names a path, the program there may be any program.
     if compiler is not None and not isinstance(compiler, str) and compiler.path:
         yield "host_compiler", compiler.path
 
 
 def _is_harmless(knowledge: KnowledgeBase, of: str, option: str) -> bool:
     matches = (re.fullmatch(row.pattern, option) for row in knowledge.harmless_options if row.of == of)
-    # A flag may carry a compiler's option, which is then looked up by itself.
+    # A flag may contain a compiler option, which must be harmless too.
     inner = [match.groupdict().get("copt") for match in matches if match]
     return any(copt is None or _is_harmless(knowledge, "copt", copt) for copt in inner)

@@ -55,8 +55,8 @@ class Wish:
     def profile(self, knowledge: KnowledgeBase, local: Sequence[str], machine: str, *, allow_untested: bool) -> str:
         """Return a profile for the wish, as `init` writes it; raises ProfileError and Incompatible.
 
-        Its source is the release's own; `over` sets another source. `local` are this machine's GPUs, which the word
-        `local` stands for, and `machine` is its CPU.
+        Its source is the release's own; `over` sets another source. The GPUs in `local` replace the word
+        `local`; they are this machine's GPUs, and `machine` is its CPU.
         """
         from tfdock.resolve.starter import starter  # here: most commands name a profile
 
@@ -134,7 +134,7 @@ def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: 
     if said.get("tensorflow", "").startswith("{"):
         fix = "`--set 'tensorflow.patches=[fix.patch]'`, `--set tensorflow.ref=master`"
         raise ProfileError.of("wish-malformed", "`--set` sets the fields of `tensorflow` one by one", fix)
-    # With other parts of the source, the release is a part too.
+    # If other fields of the source are set, the release becomes a field of the source too.
     if "tensorflow" in said and any(name.startswith("tensorflow.") for name in said):
         said = {("tensorflow.release" if name == "tensorflow" else name): value for name, value in said.items()}
     words = [word.strip() for option in gpu or () for word in option.split(",") if word.strip()]

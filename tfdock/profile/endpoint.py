@@ -19,7 +19,7 @@ SERVER = rf"{CACHE}|git://{_HOST}(:{_PORT})?{_PATH}"
 
 _PARTS = re.compile(rf"(https?|grpcs?)://({_HOST})(?::({_PORT}))?({_PATH})", re.ASCII)
 _PORTS = {"http": 80, "https": 443, "grpcs": 443}
-# Up to the first slash, an `@` ends a user's part (RFC 3986, 3.2).
+# Before the first slash, an `@` ends the user part of an address (RFC 3986, 3.2).
 _LOGIN = re.compile(r"[a-z]+://[^/]*@")
 
 
@@ -40,11 +40,11 @@ def is_address(text: str) -> bool:
 def parse(text: str) -> Endpoint:
     """Return the endpoint of an address that matches `CACHE` or `EXECUTOR`; raises ValueError for any other."""
     match = _PARTS.fullmatch(text)
-    # Five digits also make 99999, which is no port.
+    # The pattern accepts five digits, so also 99999, which is not a valid port.
     if match is None or int(match[3] or _PORTS.get(match[1], 0)) not in range(1, 65536):
         raise ValueError("not the address of a cache or executor")
     scheme, host, port, path = match.groups()
-    # One server must have one spelling: names of hosts do not tell capitals apart.
+    # One server must have one spelling: host names are not case-sensitive.
     return Endpoint(scheme, host.lower(), int(port or _PORTS[scheme]), path.rstrip("/"))
 
 

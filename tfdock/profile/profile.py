@@ -37,7 +37,7 @@ MAX_EXTENDS = 8  #: How many profiles may extend one another.
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Text that must match as a whole, for tfdock and for editors that read the JSON Schema."""
+    """A pattern that a whole text must match, for tfdock and for editors that read the JSON Schema."""
 
     expression: str
     example: str
@@ -69,7 +69,7 @@ class Pattern:
 
 def wrong(message: str, fix: str, *where: str) -> PydanticCustomError:
     """Return a problem with its fix; `where` is the path from the checked value to the wrong value."""
-    # A template: pydantic fills in braces, and the message may hold braces of the user's.
+    # A template, because pydantic fills in braces, and the message may contain braces from the user's text.
     return PydanticCustomError("tfdock", "{message}", {"message": message, "fix": fix, "where": where})
 
 
@@ -100,7 +100,7 @@ def _not_our_own(flag: str) -> str:
 
 # YAML reads `3.10` as 3.1, so a number may have lost a digit already.
 class _IsVersion:
-    """Marks the text fields that are versions: a number there is the mistake that deserves its own message."""
+    """Marks the text fields that are versions: a number in such a field gets its own message."""
 
 
 VersionText = Annotated[
@@ -145,7 +145,7 @@ Duration = Annotated[str, Pattern(DURATION, "a duration (`5h30m`)")]
 
 
 def _not_dotted(text: str) -> str:
-    """Refuse `8.6`: NVIDIA writes it so, but it does not say whether SASS or PTX is meant."""
+    """Refuse `8.6`: NVIDIA writes capabilities so, but `8.6` does not say whether SASS or PTX is meant."""
     if re.fullmatch(r"\d{1,2}\.\d[af]?", text, re.ASCII):
         number = text.replace(".", "")
         fix = f"write `sm_{number}` for SASS, `compute_{number}` for SASS and PTX"
@@ -161,7 +161,7 @@ Target = Annotated[
 
 
 def _without_version(text: str) -> str:
-    """Refuse `gcc 13` and `gcc-13`: the version has a place of its own."""
+    """Refuse `gcc 13` and `gcc-13`: the version belongs in a separate field."""
     if found := re.fullmatch(r"(gcc|g\+\+|clang)[\s-]*(\d+(?:\.\d+)*)", text):
         name = found[1].replace("g++", "gcc")
         raise wrong(f"`{text}` is a compiler with its version", f'write `{{name: {name}, version: "{found[2]}"}}`')
@@ -264,7 +264,7 @@ class Bazel(Record):
     startup: list[Flag] = Field([], description="Further startup options", examples=[["--host_jvm_args=-Xmx4g"]])
 
 
-# Flag -> why it is not the user's to set, and where the same is said. Bazel's negations (`--no…`) are meant as well.
+# Flag -> why the user must not set it, and what to use instead. Bazel's negations (`--no…`) are refused too.
 _OWN_FLAGS = {
     "bazelrc": ("the build's flags must all be in the plan", "put its flags into `bazel: {flags: …}`"),
     "output_base": ("every run has its own output base", "set `--cache-dir` to move it"),
@@ -329,7 +329,7 @@ class Resources(Record):
 class PerFile(Record):
     """Compiler options for the files that match a Bazel label pattern."""
 
-    # Bazel takes everything after the first `@` as compiler options, and those may run programs.
+    # Bazel takes everything after the first `@` as compiler options, and such options may run programs.
     files: Annotated[
         str, AfterValidator(no_control_characters), Pattern(r"[^@]+", "a list of labels without `@` (`//x.*`)")
     ] = Field(
@@ -528,7 +528,7 @@ class Profile(Record):
     @property
     def mends_source(self) -> bool:
         """Whether known faults of the source are fixed."""
-        # Another source may have been mended already.
+        # Another source may already contain the fixes.
         return self.edits == "all" or (self.edits is None and not self.source.is_own)
 
     @property
@@ -540,7 +540,7 @@ class Profile(Record):
     def provides(self) -> Mapping[str, str] | None:
         """Tool -> version of a complete base image; None if tfdock installs missing tools."""
         tools = self.base.provides if isinstance(self.base, OwnBase) else None
-        # Of Python the first two numbers count.
+        # For Python, only the first two numbers of the version count.
         return tools and {name: v if name != "python" else ".".join(v.split(".")[:2]) for name, v in tools.items()}
 
     @property
@@ -576,7 +576,7 @@ class Profile(Record):
         if len(listed) > 1:
             message = f"{' and '.join(f'`{name}`' for name in listed)} say the same thing"
             raise wrong(message, "keep one", listed[-1])
-        # Otherwise two places could say two versions of one component.
+        # Otherwise two fields could request different versions of one component.
         for name in self.components:
             if getattr(self, name, None) is not None:
                 raise wrong(f"`{name}` is in the profile already", "keep one", "components", name)
@@ -598,7 +598,7 @@ def json_schema(names: Mapping[str, Sequence[str]] | None = None) -> dict[str, A
             if "pattern" in text:
                 # No `enum`: for a wrong name, editors would show all names instead of the pattern.
                 text["examples"] = list(known)
-    # A profile that extends another may leave this to that one.
+    # A profile that extends another profile may leave the required fields to that profile.
     required = schema.pop("required")
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -623,18 +623,18 @@ def checked(model: type[_R], document: yaml_nodes.Node, file: str) -> _R:
     """Return a document as a value of that type; raises ProfileError with all problems, each at its node."""
     if issubclass(model, Profile):
         _check_lengths(document, file)
-    # Found before pydantic's: it would only say that a string is expected, and not how to write it.
+    # Find these before pydantic does: pydantic would only say that a string is expected, not how to write it.
     problems = _unquoted_texts(model, document, file)
     flagged = {problem.field for problem in problems}
     try:
         record = model.model_validate(document.value)
     except ValidationError as error:
-        # Of a union's findings the first at each place is kept: ours is the most helpful, "should be a map" the
-        # least.
+        # Of a union's findings, only the first at each place is kept. So our own, most helpful findings come first,
+        # and "should be a map" comes last.
         items = sorted(error.errors(include_url=False), key=lambda item: _RANK.get(item["type"], 1))
-        # Few: a text of 256 KiB may have 20,000 mistakes, and for each a likely word is searched.
+        # Only the first: a text of 256 KiB may have 20,000 mistakes, and the search for a similar word is slow.
         complaints = [_problem(model, item, document, file) for item in items[: MOST_PROBLEMS + 1]]
-        # One mistake, one message: a union complains once for each of its arms.
+        # One message for each mistake: pydantic reports one error for each type of a union.
         problems = _without_echoes([*problems, *(item for item in complaints if item.field not in flagged)])
         # From top to bottom, as people correct a file.
         raise ProfileError(*sorted(problems, key=lambda item: (item.line or 0, item.column or 0))) from error
@@ -650,13 +650,13 @@ def extended_by(text: str, file: str) -> yaml_nodes.Node | None:
 
 
 def merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...] = ()) -> yaml_nodes.Node:
-    """Return a profile's document over those that it extends, which `others` holds; raises ProfileError."""
+    """Return a profile's document merged over the profiles in `others` that it extends; raises ProfileError."""
     node = yaml_nodes.parse(text, file)
     if node.kind != "map":
         message = f"a profile is a map of `name: value` lines, this is a {node.kind}"
         fix = 'start with `schema: 1` and `tensorflow: "2.18.0"`'
         raise ProfileError(node.problem(file, "profile-not-a-map", message, fix))
-    # People name a matrix where a profile is wanted. Every key of it would be called unknown.
+    # Users sometimes give a matrix instead of a profile. Without this check, every key would be reported as unknown.
     axes = node.entries.get("axes")
     if axes is not None:
         message = "this is a matrix, not a profile: it has `axes`"
@@ -665,7 +665,7 @@ def merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...
     parent = node.entries.get("extends")
     if parent is None or parent.kind != "text":
         return node
-    # The same file under another name is not seen as a circle: the limit ends it. Options extend a whole chain.
+    # A circle through another name of a file is not recognised, so the limit ends it. Options extend a whole chain.
     if parent.raw in seen or len(seen) > MAX_EXTENDS:
         raise extends_too_far(parent, file, circle=parent.raw in seen)
     if parent.raw not in others:
@@ -685,9 +685,9 @@ def extends_too_far(parent: yaml_nodes.Node, file: str, *, circle: bool = False)
 
 
 def overlaid(base: yaml_nodes.Node, node: yaml_nodes.Node) -> yaml_nodes.Node:
-    """Return one map over another: maps merge, other values replace. GPUs or targets replace both of the base."""
+    """Return `node` laid over `base`: maps merge, other values replace. GPUs or targets replace both of `base`."""
     entries = dict(base.entries)
-    # Both together mean "compile this, and serve those". A child that says one of them wants no half of the base.
+    # Targets and GPUs belong together ("compile these, serve those"). A child with one of them replaces both.
     if any(name in node.entries for name in _DEVICE_FIELDS):
         entries = {key: child for key, child in entries.items() if key not in _DEVICE_FIELDS}
     for key, child in node.entries.items():
@@ -711,7 +711,7 @@ def _check_lengths(document: yaml_nodes.Node, file: str) -> None:
     nodes: list[tuple[_Path, yaml_nodes.Node]] = [((), document)]
     for path, node in nodes:
         children: list[tuple[str | int, yaml_nodes.Node]] = [*node.entries.items(), *enumerate(node.items)]
-        # Unknown names at the top are told one by one.
+        # Unknown names at the top level are reported one by one instead.
         if path and len(children) > _MOST_ENTRIES:
             name = _dotted(path)
             message = f"`{name}` has {len(children):,} entries; at most {_MOST_ENTRIES} are allowed"
@@ -726,7 +726,7 @@ def unquoted_fields(text: str) -> list[str]:
 
 
 def _unquoted_texts(model: type[BaseModel], document: yaml_nodes.Node, file: str) -> list[Problem]:
-    """Return problems for text written as YAML numbers: the first mistake of every user: 3.10 is 3.1."""
+    """Return problems for text written as YAML numbers, the most common mistake: YAML reads 3.10 as 3.1."""
     problems = []
     for path, marks in _text_paths(model, document, ()):
         node = document.at(path)
@@ -734,7 +734,7 @@ def _unquoted_texts(model: type[BaseModel], document: yaml_nodes.Node, file: str
             continue
         is_version = any(isinstance(mark, _IsVersion) for mark in marks)
         name, kind = _dotted(path), f"a {node.kind}"
-        # Only then the user sees what YAML has made of it.
+        # Show the number that YAML read only if it differs from the written text.
         lost = f" (the number {node.value})" if str(node.value) != node.raw else ""
         key = f"{path[-1]}: " if isinstance(path[-1], str) else ""
         code = "version-not-text" if is_version else "profile-bad-value"
@@ -745,7 +745,7 @@ def _unquoted_texts(model: type[BaseModel], document: yaml_nodes.Node, file: str
 
 
 def _as_text(raw: str, marks: Sequence[Any]) -> str:
-    """Return what to write for a number whose digits are invalid in quotes too; else ""."""
+    """Return the fix for a number that would be invalid even in quotes; else ""."""
     try:
         for mark in marks:
             if isinstance(mark, Pattern):
@@ -765,9 +765,9 @@ _Path = tuple[str | int, ...]
 def _text_paths(
     annotation: Any, node: yaml_nodes.Node, path: _Path, *marks: Any
 ) -> Iterator[tuple[_Path, tuple[Any, ...]]]:
-    """Yield the document's scalars for which the type wants text, with what else it wants of them."""
+    """Yield the path of each scalar for which the type requires text, with the type's further checks (`marks`)."""
     arms = [*_arms(annotation, *marks)]
-    # `jobs: 8` is right, though `auto` is text.
+    # `jobs: 8` is valid, although the field also accepts the text `auto`.
     if node.kind == "number" and any(arm in (int, bool) for arm, _ in arms):
         return
     for arm, arm_marks in arms:
@@ -779,7 +779,7 @@ def _text_paths(
 
 
 def _arms(annotation: Any, *marks: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Yield the types that a field may have, each with what else is wanted of it."""
+    """Yield the types that a field may have, each with its further checks (`marks`)."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         yield from _arms(arguments[0], *marks, *arguments[1:])
@@ -791,7 +791,7 @@ def _arms(annotation: Any, *marks: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]
 
 
 def _inside(annotation: Any, node: yaml_nodes.Node) -> Iterator[tuple[Any, yaml_nodes.Node, str | int, list[Any]]]:
-    """Yield type, node, and key or index of what a map or list holds, as far as the type fits it."""
+    """Yield type, node, key or index, and checks of each value in a map or list, as far as the type fits."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is list:
         yield from ((arguments[0], item, index, []) for index, item in enumerate(node.items))
@@ -823,7 +823,7 @@ def _problem(model: type[BaseModel], item: Any, document: yaml_nodes.Node, file:
         # An unknown key has no node in a record, but a place in its map.
         line, column = document.at(path[:-1]).keys.get(str(path[-1]), (line, column))
         known = _known_keys(model, path[:-1])
-        # People write `compute-capabilities`.
+        # Users write `compute-capabilities` for `compute_capabilities`.
         near = difflib.get_close_matches(str(path[-1]).lower().replace("-", "_"), known, n=1, cutoff=0.6)
         code, message = "profile-unknown-key", f"unknown key `{name}`"
         inner = _homes(model, str(path[-1])) if len(path) == 1 else []
@@ -843,7 +843,7 @@ def _problem(model: type[BaseModel], item: Any, document: yaml_nodes.Node, file:
 
 
 def _path(item: Any, document: yaml_nodes.Node) -> _Path:
-    """Return where in the document a finding is.
+    """Return the path of a finding in the document.
 
     Pydantic's own path also names arms of unions (`literal['auto']`).
     """
@@ -877,7 +877,7 @@ _MESSAGES = {
 def _fix(model: type[BaseModel], item: Any, node: yaml_nodes.Node, path: _Path) -> str:
     kind = item["type"]
     if kind == "literal_error":
-        # `schema: "1"` is text, and the number is wanted.
+        # `schema: "1"` is text, but the field requires a number.
         if node.kind == "text" and node.raw == item["ctx"]["expected"]:
             return f"write it without quotes: `{node.raw}`"
         near = difflib.get_close_matches(node.raw, re.findall(r"'([^']+)'", item["ctx"]["expected"]), n=1)
@@ -920,7 +920,7 @@ def _takes_lists(model: type[BaseModel], path: _Path) -> bool:
 def _listed(raw: str) -> str:
     """Return the items of a list that was written as one text: capabilities as a list needs them."""
     items = [item for item in re.split(r"[\s,;[\]]+", raw) if item]
-    # NVIDIA writes capabilities so. In a profile they need `sm_`.
+    # NVIDIA writes capabilities as `8.6`; in a profile they begin with `sm_`.
     dotted = re.compile(r"(\d{1,2})\.(\d)")
     return yaml_nodes.shown(
         ", ".join(dotted.sub(r"sm_\1\2", item) if dotted.fullmatch(item) else item for item in items)
@@ -928,7 +928,7 @@ def _listed(raw: str) -> str:
 
 
 def _deepest(model: type[BaseModel], path: _Path) -> tuple[str, FieldInfo | None]:
-    """Return the last field along a path, by its own name: below it are items or the user's words."""
+    """Return the last field of a model along a path, with its name. Below are only items or the user's keys."""
     models: list[type[BaseModel]] = [model]
     name, deepest = "", None
     for part in path:
@@ -953,14 +953,14 @@ def _known_keys(model: type[BaseModel], path: _Path) -> list[str]:
 
 
 def _without_echoes(problems: list[Problem]) -> list[Problem]:
-    """Return one problem for each place, the deepest: a union reports each of its arms."""
+    """Return only the deepest problem of each place: pydantic reports an error for each type of a union."""
     best: dict[str, Problem] = {}
     for problem in problems:
         best.setdefault(problem.field or "", problem)
     fields = sorted(best)
 
     def has_deeper(field: str) -> bool:
-        # In order, those that begin alike stand together.
+        # In a sorted list, fields with the same beginning are neighbours.
         places = ((bisect_left(fields, start), start) for start in (f"{field}.", f"{field}["))
         return any(place < len(fields) and fields[place].startswith(start) for place, start in places)
 

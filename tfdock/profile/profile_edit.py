@@ -1,7 +1,7 @@
 """Write a change into the text of a profile: only values of fields change; comments and layout stay. Pure.
 
-PyYAML gives the place of each value. A block's own end lies behind the comments that follow it, so its end is
-taken from its last value.
+PyYAML gives the place of each value. For PyYAML, a block ends after the comments that follow it. So the end of a
+block is taken from its last value.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tfdock.profile.yaml_nodes import LOADER
 
 
 def edited(text: str, change: Mapping[str, str | None], whole: Mapping[str, str | None]) -> str:
-    """Return the text with fields set to values as YAML writes them, or left out where the new value is None.
+    """Return the text with fields set to values in YAML; a field whose new value is None is removed.
 
-    `whole` has the new value of each map of which the change sets a part. The caller must read the text again: for an
-    unusual layout, such as all fields on one line, it may be damaged or empty.
+    `whole` has the complete new value of each map that the change sets in part. The caller must read the text again:
+    for an unusual layout, such as all fields on one line, the text may be damaged or empty.
     """
-    begin = text[: text.startswith("\ufeff")]  # libyaml leaves a byte order mark out of its places
+    begin = text[: text.startswith("\ufeff")]  # libyaml does not count a byte order mark in its positions
     text = text[len(begin) :]
     for path, value in change.items():
         try:
@@ -45,10 +45,10 @@ def _entry(node: yaml.MappingNode, key: str) -> tuple[yaml.Node, yaml.Node] | No
 
 
 def _with_field(text: str, node: yaml.MappingNode, key: str, value: str | None) -> str:
-    """Return the text with one entry of a block map written, added below the others, or removed with its lines."""
+    """Return the text with one entry of a block map changed, added below the others, or removed with its lines."""
     entry = _entry(node, key)
     if entry is None:
-        # What the profile that it extends says is only taken away by a null.
+        # Only `null` removes a field that comes from an extended profile.
         absent = value is None and not _entry(node, "extends")
         return text if absent else _added(text, node, f"{key}: {value or 'null'}")
     name, old = entry
@@ -56,7 +56,7 @@ def _with_field(text: str, node: yaml.MappingNode, key: str, value: str | None) 
     if value is None:
         begin = text.rfind("\n", 0, name.start_mark.index) + 1
         return text[:begin] + text[_line_end(text, end) :]
-    # A block begins on a line of its own, and an empty value nowhere.
+    # A block begins on a new line, and an empty value has no text.
     beside = old.end_mark.index > old.start_mark.index and (
         not isinstance(old, yaml.CollectionNode) or old.flow_style
     )
@@ -73,7 +73,7 @@ def _added(text: str, node: yaml.MappingNode, line: str) -> str:
 
 
 def _end(text: str, node: yaml.Node) -> int:
-    """Return the index behind the last character of a value."""
+    """Return the index after the last character of a value."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return _end(text, last[1] if isinstance(last, tuple) else last)

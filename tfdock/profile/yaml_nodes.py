@@ -1,7 +1,7 @@
 """Parse YAML into nodes that keep their raw text and position.
 
 Numbers, dates and booleans keep their raw text: `python: 3.10` is the number 3.1 to YAML, and only the raw text
-lets the error message print the fix. Everything that PyYAML accepts in silence and people regret (equal keys,
+lets the error message print the fix. Everything that PyYAML accepts silently but is usually a mistake (equal keys,
 aliases, tags, several documents, endless nesting) is refused here, each with its own code.
 """
 
@@ -23,7 +23,7 @@ MAX_NODES = 50_000
 _MOST_DIGITS = 100
 _TOO_DEEP = ("yaml-too-deep", f"nested deeper than {MAX_DEPTH} levels", "a profile needs at most four levels")
 
-# libyaml is several times as fast. PyYAML is also packaged without it.
+# libyaml is several times as fast as pure Python. Some packages of PyYAML lack libyaml.
 LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SCALARS = {
     "tag:yaml.org,2002:str": "text",
@@ -36,11 +36,11 @@ _SCALARS = {
 _TRUE = {"true", "yes", "on", "y"}
 
 
-# One empty map for all nodes, which nobody can write to.
+# One empty read-only map for all nodes.
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-# A named tuple because a table has ten thousand: a frozen dataclass takes five times as long to make.
+# A named tuple, because a table has ten thousand nodes, and a frozen dataclass takes five times as long to create.
 class Node(NamedTuple):
     """One value of a document and its place; `line` and `column` count from 1.
 
@@ -59,7 +59,7 @@ class Node(NamedTuple):
 
     @property
     def value(self) -> object:
-        """Plain Python data; dates, and numbers that nobody writes so (`010`, `0x1f`, `12:30:45`), stay text."""
+        """Plain Python data; dates, and numbers in unusual forms (`010`, `0x1f`, `12:30:45`), stay text."""
         match self.kind:
             case "map":
                 return {key: child.value for key, child in self.entries.items()}
@@ -101,8 +101,8 @@ class Node(NamedTuple):
 
 
 def _number(raw: str) -> int | float | str:
-    # YAML 1.1 reads 010 as 8 and 1.2 as 10, 12:30 as 750 and as text: nobody means any of it. Nor more digits than
-    # anybody counts to, which Python refuses to convert, or takes for infinity.
+    # YAML 1.1 reads 010 as 8, YAML 1.2 as 10; 12:30 is 750 in 1.1 and text in 1.2. No user means this. Python
+    # refuses to convert numbers with very many digits, or takes them for infinity.
     if len(raw) > _MOST_DIGITS:
         return raw
     if re.fullmatch(r"[-+]?(0|[1-9][0-9]*)", raw):
@@ -111,15 +111,15 @@ def _number(raw: str) -> int | float | str:
 
 
 def shown(text: str) -> str:
-    """Return a user's text for a message: on one line, without control characters, and not endless."""
-    # The text is a stranger's: an escape sequence in a message would drive the terminal.
+    """Return a user's text for a message: on one line, without control characters, and cut if it is long."""
+    # The text may be a stranger's: an escape sequence in a message would control the terminal.
     text = text if text.isprintable() else repr(text)[1:-1]
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def parse(text: str, file: str) -> Node:
-    """Read one document; raises ProfileError with the file, line and column of what is wrong."""
-    # Lone surrogates are refused below, with their place. Here they must not raise.
+    """Read one document; raises ProfileError with the file, line and column of the mistake."""
+    # Lone surrogates are refused below, with their place. Counting the bytes must not fail because of them.
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise ProfileError.of(
             "yaml-too-large",
@@ -131,7 +131,7 @@ def parse(text: str, file: str) -> Node:
         try:
             return _Reader(file).document(text, LOADER)
         except yaml.scanner.ScannerError as error:
-            # libyaml 0.2.6 gives up at 1,000 levels before it has named the first of them.
+            # libyaml 0.2.6 stops at 1,000 levels before it has reported the first level.
             if error.problem != "exceeded maximum nesting depth":
                 raise
             return _Reader(file).document(text, yaml.SafeLoader)
@@ -164,15 +164,15 @@ def parse(text: str, file: str) -> Node:
 def _begins_with_tab(text: str, line: int) -> bool:
     """Return whether a line's indentation has a tab.
 
-    `line` counts from 0, by what YAML takes for lines.
+    `line` counts from 0, in lines as YAML counts them.
     """
-    # The line breaks of YAML 1.1, which are not those of `str.splitlines`.
+    # The line breaks of YAML 1.1, which differ from the line breaks of `str.splitlines`.
     lines = re.split("\r\n|[\n\r\x85\u2028\u2029]", text)
     return line < len(lines) and "\t" in re.split(r"[^ \t]", lines[line], maxsplit=1)[0]
 
 
 class _Reader:
-    """Builds nodes straight from parser events, so that a bomb is refused before anything is composed."""
+    """Builds nodes directly from parser events, so that a YAML bomb is refused before it is expanded."""
 
     def __init__(self, file: str) -> None:
         self._file = file

@@ -78,7 +78,7 @@ def accelerator_of(question: Question) -> Accelerator | None:
 
 
 def _devices_are_known(question: Question) -> bool:
-    """Return whether every device has an accelerator: an unknown one must not pass for a build without GPU."""
+    """Return whether every device has an accelerator: an unknown device must not become a build without GPU."""
     notes, before = question.notes, len(question.notes.problems)
     if question.profile.for_this_machine and not question.local_gpus:
         notes.refuse(
@@ -93,7 +93,7 @@ def _devices_are_known(question: Question) -> bool:
             problem = unknown_gpu(question.knowledge, name)
             notes.refuse(problem.code, path, problem.message, fix=problem.fixes)
     for field, path, target in _asked_targets(question):
-        # If a family has no pattern for its targets, every word would match.
+        # Leave out families without a pattern for targets: without a pattern, every word would match.
         rows = [row for row in question.knowledge.accelerators.values() if row.target_pattern]
         owners = [row for row in rows if row.target_field == field]
         if any(row.matches(target) for row in owners):
@@ -173,7 +173,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
     """Choose targets, components and compiler; note every conflict between them."""
     notes, asked = question.notes, asked_components(question)
     _refuse_unused(question, accelerator, asked)
-    # Only a doubt: the release's row may not cover this family yet.
+    # This is only a doubt, because the release's row may not cover this family yet.
     if accelerator.components and not any(name in release.components for name in accelerator.components):
         notes.doubt(
             "accelerator-untested",
@@ -197,11 +197,11 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
         own_source=question.profile.source.is_own,
     )
     _refuse_other_machines(question, gpus, listed)
-    # After the GPUs, before the toolkit: the toolkit is chosen by the targets.
+    # This is after the GPUs and before the toolkit, because the targets decide the toolkit.
     if accelerator.target_pattern and not combination.targets:
         combination = replace(combination, targets=_official_targets(question, combination))
     combination = _with_toolkit(question, combination)
-    # After the toolkit: it may not compile for the whole official list.
+    # This is after the toolkit, which may not compile for the whole official list.
     combination = _supported_official_targets(question, combination)
     # Libraries last: which versions exist depends on the toolkit.
     combination = _with_libraries(question, combination)
@@ -222,7 +222,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
 
 def _refuse_unused(question: Question, accelerator: Accelerator, asked: Mapping[str, str]) -> None:
     for name in asked:
-        # The version would be ignored in silence.
+        # Otherwise the version would be ignored silently.
         if name not in accelerator.components:
             takes = ", ".join(accelerator.components) or "none"
             question.notes.refuse(
@@ -249,7 +249,7 @@ def _refuse_other_machines(
     bare = [(requested.path, gpu) for requested in listed if (gpu := bare_gpu(knowledge, requested.target))]
     # Refuse only if no named GPU and no listed target fits this kind of machine.
     if not gpus and all(machine_of(knowledge, gpu) not in (None, here) for _, gpu in bare):
-        # A GPU that is not embedded may come out for another machine later.
+        # A GPU that is not embedded may be sold for another kind of machine later.
         devices += [
             (path, f"a GPU of {gpu.target}", gpu, is_embedded(knowledge, gpu.accelerator, gpu.target))
             for path, gpu in bare
@@ -366,7 +366,7 @@ def _with_versions(combination: Combination, name: str) -> Iterator[Combination]
 
 
 def _first_without_finding(candidates: Iterable[Combination], rules: Sequence[Rule]) -> Combination:
-    """Return the first candidate without a finding; else the first, whose findings will be reported.
+    """Return the first candidate without a finding; else the first candidate, whose findings will be reported.
 
     For an official list, it is enough if a part of the list works.
     """
@@ -386,7 +386,7 @@ def _first_without_finding(candidates: Iterable[Combination], rules: Sequence[Ru
 
 
 def _candidates(combination: Combination, name: str | None) -> list[dict[str, str]]:
-    """Return a component's versions in order of preference: the profile's; else tested, newer, older ones."""
+    """Return a component's versions, best first: the profile's version; else the tested, newer and older versions."""
     if not name or not (name in combination.asked or name in combination.release.components):
         return [{}]
     support = combination.release.components.get(name, Support())
@@ -406,9 +406,9 @@ def _candidates(combination: Combination, name: str | None) -> list[dict[str, st
 
 
 def _beside_toolkit(combination: Combination, name: str) -> Iterator[dict[str, str]]:
-    """Yield versions of a library that were used beside the chosen toolkit: by releases' tables, then in reports.
+    """Yield versions of a library that were used with the chosen toolkit: by releases' tables, then by reports.
 
-    None if the profile names the version, or Bazel has a closed list.
+    Yield nothing if the profile names the version, or Bazel has a closed list.
     """
     knowledge, toolkit = combination.knowledge, combination.accelerator.toolkit or ""
     own, chosen = combination.release.components.get(name, Support()), combination.toolkit_version
@@ -431,7 +431,7 @@ def _beside_toolkit(combination: Combination, name: str) -> Iterator[dict[str, s
 
 
 def full_version(combination: Combination, name: str, asked: str) -> str:
-    """Return an exact version for `12.2`: the toolkit's row knows its patch releases, closed lists are exact."""
+    """Return the full version for `12.2`: the toolkit's row has its patch releases; closed lists are exact."""
     support = combination.release.components.get(name, Support())
     if support.closed or name != combination.accelerator.toolkit or len(Version(asked).parts) > 2:
         return asked
@@ -445,7 +445,7 @@ def full_version(combination: Combination, name: str, asked: str) -> str:
 def _choose_component(question: Question, combination: Combination, name: str | None) -> None:
     notes, release = question.notes, combination.release
     known = name in combination.asked or name in release.components
-    # Without its toolkit nothing is known about a build, so `allow_untested` does not help.
+    # A build without a known toolkit cannot be checked, so `allow_untested` does not help.
     if not name or not (known or name == combination.accelerator.toolkit):
         return
     support, value = release.components.get(name, Support()), combination.components.get(name, "")
@@ -461,7 +461,7 @@ def _choose_component(question: Question, combination: Combination, name: str | 
             why=f"the release takes {', '.join(support.accepted)}" if support.accepted else "",
             fix=f"say which: `{combination.place(name)}: …`",
         )
-    # Held against the full version: `tested` may be a minor version.
+    # Compare with the full version, because `tested` may be a minor version.
     elif value == full_version(combination, name, support.tested):
         notes.choose(name, value, f"releases.yaml {release.release}", "the version the release was tested with")
     else:
@@ -492,7 +492,7 @@ def _compilers(question: Question, combination: Combination) -> list[str]:
 def _is_available(question: Question, combination: Combination, compiler: str) -> bool:
     """Return whether the release can use a compiler:
 
-    the toolkit's own always, another one only in a known version.
+    always the toolkit's own compiler, another compiler only in a known version.
     """
     # nvcc has no row in compilers.yaml: it has the version of its toolkit.
     own_version = any(name == compiler for name, _ in question.knowledge.compilers)

@@ -38,7 +38,7 @@ from tfdock.resolve.resolve import resolve_text
 from tfdock.types import Capability, Version, same_minor
 
 _FILE = "advice.yaml"
-# Comments with `# ` in front fit a terminal of 80 columns.
+# Comments, with `# ` in front, must fit a terminal of 80 columns.
 _COMMENT_COLUMNS = 78
 
 
@@ -148,18 +148,18 @@ def advise(
 
     Raises ProfileError for an unknown release.
     """
-    # As versions: as text 2.9 is above 2.21.
+    # Compare as versions: as text, 2.9 is above 2.21.
     newest = max(knowledge.releases, key=Version)
     release, version = release_named(knowledge, newest if tensorflow is None else tensorflow)
     wanted = _Wanted(knowledge=knowledge, gpus=gpus, python=python)
     compatibilities = tuple(wanted.on_official(release, gpu) for gpu in gpus)
     offer, refused = wanted.offer(release, version)
-    # An offer of the requested release itself needs no untested one beside it.
+    # If the offer is of the requested release, no untested profile is needed beside it.
     own = offer is not None and offer.release is release
     untested = None if own else wanted.try_release(release, version, allow_untested=True)[0]
     planned = offer or untested
     native = wanted.newest_native()
-    # Without a requested release, an official wheel that runs natively makes the build superfluous.
+    # Without a requested release, an official wheel that runs natively makes a build unnecessary.
     instead = native
     if tensorflow is not None:
         instead = wanted.native_of(offer.release) if offer and not own else None
@@ -217,7 +217,7 @@ def same_official(knowledge: KnowledgeBase, profile: Profile, resolution: Resolu
     if resolution.image.machine != OFFICIAL_MACHINE or not release.official_targets.get(accelerator.accelerator):
         return None
     gpus = gpus_named(knowledge, profile.named_gpus) if profile.named_gpus else ()
-    # Only the targets are known of this machine's GPUs and of listed targets.
+    # For listed targets and this machine's GPUs, the profile has targets but no names.
     targets = dict.fromkeys(dotted(target) for target in resolution.targets)
     others = [target for target in targets if target not in {gpu.target for gpu in gpus}]
     names = (*profile.named_gpus, *others)
@@ -235,10 +235,10 @@ def same_official(knowledge: KnowledgeBase, profile: Profile, resolution: Resolu
 
 
 def gpus_named(knowledge: KnowledgeBase, names: Sequence[str]) -> tuple[Gpu, ...]:
-    """Return the rows of GPUs without repetition; ProfileError with the nearest names for unknown ones."""
+    """Return the rows of GPUs without repetition; raises ProfileError with the nearest names for unknown GPUs."""
     gpus, problems = list[Gpu](), list[Problem]()
     for name in names:
-        # A target first: matched as a name, `8.6` could stand for an unrelated GPU.
+        # Try targets first: as a name, `8.6` could match an unrelated GPU.
         row = bare_gpu(knowledge, name) or find_gpu(knowledge, name)
         if row is None or (is_target(knowledge, name) and row.gpu in knowledge.gpus):
             problems.append(_unknown_gpu_problem(knowledge, name))
@@ -279,7 +279,7 @@ def cover(
     lowest: dict[tuple[int, str], Capability] = {}
     for gpu in gpus:
         capability = Capability.of_gpu(gpu.target)
-        # Each embedded target is a group of its own, apart from those of its major version.
+        # Each embedded target is a separate group, apart from other targets of its major version.
         group = (capability.major, capability.dotted if capability.dotted in embedded else "")
         lowest[group] = min(capability, lowest.get(group, capability))
     chosen = []
@@ -343,7 +343,7 @@ class _Wanted:
         project = release.official_project.get(accelerator.accelerator, "tensorflow")
         rows = tuple(companions(self.knowledge, release, accelerator))
         extra = next((row.extra for row in rows if row.extra), None)
-        # The extra brings libraries that may exist for fewer Pythons than the wheel.
+        # The extra installs libraries, which may exist for fewer Pythons than the wheel.
         able = [minor for minor in release.pythons if all(not row.pythons or minor in row.pythons for row in rows)]
         if self.python is not None and self.python not in able:
             extra = None  # the libraries cannot be installed with that Python; the wheel itself can
@@ -419,7 +419,7 @@ class _Wanted:
 
     def _has_code_for_each(self, accepted: AcceptedProfile) -> bool:
         exact = self._exact_targets(accepted.release)
-        # SASS alone, or with PTX.
+        # Compare only the numbers: a target may be SASS alone, or SASS with PTX.
         wanted, built = (
             {name.rpartition("_")[2] for name in names} for names in (exact, accepted.resolution.targets)
         )
@@ -430,7 +430,7 @@ class _Wanted:
     ) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
         """Return a profile that is accepted, or the problems of the first attempt; `suggest` adds suggestions."""
         if len(self.names) < len(self.gpus) and self.mixed:
-            return None, ()  # a profile cannot express this
+            return None, ()  # one profile cannot list targets of several accelerators
         draft = _Draft(version=version, python=self.python, gpus=self.names, untested=allow_untested)
         first: tuple[Problem, ...] = ()
         for targets in self._target_lists(release):
@@ -463,7 +463,7 @@ class _Wanted:
             yield (field, f"[{', '.join(targets)}]", "") if bare else ("", "", "")
             return
         exact = self._exact_targets(release)
-        # Such a release takes `x.y`, which always means SASS and PTX.
+        # A release with the format `dotted` takes `x.y`, which always means SASS and PTX.
         ptx = release.capability_format == "dotted"
         able = self._compilable_targets(release)
         whom = "all of them" if len(self.gpus) > 1 else "it"
@@ -533,7 +533,7 @@ class _Wanted:
         )
 
     def size_with_code_for_each(self, offer: AcceptedProfile) -> SizePlan | None:
-        """Return the size of a list with code for each GPU alone, if the release takes it and it is longer."""
+        """Return the size of a list with code for each single GPU, if the release takes it and it is longer."""
         draft = _Draft(version=str(offer.resolution.version), python=None, gpus=self.names)
         if len(self.names) < len(self.gpus):
             exact = self._exact_targets(offer.release)
@@ -578,7 +578,7 @@ def _fork_of(release: Release, resolution: Resolution) -> str:
 
 
 def _changed_choices(release: Release, resolution: Resolution) -> Iterator[tuple[str, str, str]]:
-    """Yield (field, value, reason) of what the GPUs changed from the release's defaults."""
+    """Yield (field, value, reason) of each choice that differs from the release's defaults because of the GPUs."""
     reasons = {choice.field: choice.reason for choice in resolution.choices}
     for name, value in resolution.components.items():
         tested = release.components.get(name, Support()).tested
@@ -591,7 +591,7 @@ def _changed_choices(release: Release, resolution: Resolution) -> Iterator[tuple
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Draft:
-    """A profile to be: `targets` is a field, its list, and a comment; `chosen` are (field, value, reason)."""
+    """A draft of a profile. `targets` is a field, its list, and a comment; `chosen` are (field, value, reason)."""
 
     version: str
     python: str | None

@@ -84,7 +84,7 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
 
     Raises ProfileError for an invalid version, and for a version that was never released.
     """
-    # ASCII alone: `\d` takes the digits of every script.
+    # ASCII only: without it, `\d` matches the digits of every script.
     if not re.fullmatch(r"\d+\.\d+(\.\d+)?", asked, re.ASCII):
         newest = max(knowledge.releases, key=Version)
         fix = f'write it as `2.19`; a profile builds a branch: `tensorflow: {{release: "{newest}", ref: master}}`'
@@ -152,7 +152,7 @@ def _newest(*drivers: Version | None) -> str | None:
     return str(newest) if newest else None
 
 
-@lru_cache(maxsize=1024)  # many GPUs of a list have one target
+@lru_cache(maxsize=1024)  # many GPUs in a list have the same target
 def _releases(knowledge: KnowledgeBase, family: str, target: str, minors: tuple[str, ...]) -> tuple[ReleaseFor, ...]:
     """Return the releases that take the target, with a toolkit, libraries and an image for it; oldest first."""
     accelerator = knowledge.accelerators[family]
@@ -185,10 +185,10 @@ def _releases(knowledge: KnowledgeBase, family: str, target: str, minors: tuple[
 
 
 def _has_image(knowledge: KnowledgeBase, accelerator: Accelerator, release: Release, toolkit: str) -> bool:
-    """Return whether a base image is known for the release and that toolkit, whatever kind of machine it is for."""
+    """Return whether a base image for any kind of machine is known for the release and the toolkit."""
     others = [name for name in accelerator.components if name != accelerator.toolkit and name in release.components]
     versions = (taken_versions(release.components[name]) for name in others)
-    # The versions of the libraries decide too which image fits.
+    # Which image fits depends also on the versions of the libraries.
     for combination in itertools.product(*versions):
         components = {accelerator.toolkit or "": toolkit, **dict(zip(others, combination, strict=True))}
         for row in knowledge.images:
@@ -232,13 +232,13 @@ def _minor(version: str, minors: Iterable[str]) -> bool:
 
 
 def apart(knowledge: KnowledgeBase, accelerator: Accelerator, devices: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return why no release serves devices (name, target) with one toolkit, a line each; empty if one does."""
+    """Return why no release serves all devices (name, target) with one toolkit, a line each; empty if one does."""
     facts = {target: target_facts(knowledge, accelerator, target) for _, target in devices}
     taking = [
         {(release.release, version) for release in row.releases for version in release.toolkits}
         for row in facts.values()
     ]
-    # One release with one toolkit that take them all are enough.
+    # It is enough if one release with one toolkit takes all devices.
     if not taking or set.intersection(*taking):
         return ()
     lines = (
@@ -291,6 +291,6 @@ def spans(versions: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]
 
 
 def python_spans(versions: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the runs for Pythons, whose minor versions have no gaps."""
+    """Return the unbroken runs of Python versions (minor versions have no gaps)."""
     # Any bound above Python's minor versions will do.
     return spans(versions, [f"{version.partition('.')[0]}.{minor}" for version in versions for minor in range(99)])

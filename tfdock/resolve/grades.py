@@ -13,17 +13,17 @@ from tfdock.resolve.question import RuleFinding, sentences
 from tfdock.types import Choice, Version
 
 Words = Mapping[str, str]
-_NAMED = 3  #: The maximum of reports named.
+_NAMED = 3  #: The most reports that are named.
 OF_THE_BASE = ("glibc", "musl")  #: Parts of a build that only the base image provides.
 
 
 class Reports:
     """The reports on builds with these facts: `release`, `accelerator`, `toolkit`, `machine`, `python`, parts.
 
-    An empty fact is not known. `options` are Bazel's, as the profile has them. `fork` is the fork that is built, such
-    as `ROCm/tensorflow-upstream`. Builds of other sources are no evidence for a fork. A report without a tool used
-    the release's own compilers: `tools`. `titles` are names of parts, for messages. `edits` fix known failures of the
-    source's version.
+    An empty fact is unknown. `options` are Bazel's options, as the profile has them. `fork` is the fork that is
+    built, such as `ROCm/tensorflow-upstream`. Builds of other sources are no evidence for a fork. A report without a
+    tool used the release's own compilers: `tools`. `titles` are names of parts, for messages. `edits` fix known
+    failures of the source's version.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Reports:
             if (row.fork or "") == facts["fork"] or (row.outcome == "fails" and not row.fork)
         ]
         rows = [row for row in self._known if row.agrees(facts)]
-        # A report without an accelerator or toolkit matches any.
+        # A report without an accelerator or toolkit matches every accelerator or toolkit.
         told = [
             row
             for row in rows
@@ -54,11 +54,11 @@ class Reports:
 
     @property
     def is_built(self) -> bool:
-        """Whether somebody built it using only edits that tfdock makes."""
+        """Whether somebody built this combination, using only edits that tfdock makes."""
         return bool(self._built or self._covered)
 
     def judged(self, doubt: RuleFinding) -> RuleFinding | None:
-        """Judge a doubt about a part: None if somebody built it, a warning if its version is between built versions.
+        """Judge a doubt about a part: None if somebody built with it, a warning if it lies between built versions.
 
         Otherwise return the doubt; its `why` names the builds of the part with an edit.
         """
@@ -76,12 +76,12 @@ class Reports:
     def _around(self, part: str) -> tuple[str, str]:
         """Return a part's version and the builds that show it is neither too new nor too old.
 
-        It is not too new if this or an older release was built with a version at least as new. It is not too old if
-        this or a newer release was built with a version at least as old.
+        A version is not too new if this or an older release was built with a version at least as new. It is not too
+        old if this or a newer release was built with a version at least as old.
         """
         tool, text = tool_and_version(self._facts.get(part, ""))
         support = self._knowledge.releases[self._facts["release"]].components.get(part)
-        # Of a closed list Bazel downloads nothing else.
+        # From a closed list, Bazel downloads only the listed versions.
         if not text or part == "python" or (support and support.closed):
             return "", ""
         release, parts = Version(self._facts["release"]), Version(text).parts
@@ -103,8 +103,8 @@ class Reports:
         return f"{title} {text}", " and ".join(told)
 
     def _versions(self, part: str, tool: str) -> Iterator[tuple[Version, Version, Sequence[ReportedBuild]]]:
-        """Yield (release, version of a part, reports) of builds without an edit, and of upstream's tables."""
-        # Another compiler of GPU code may not read the same toolkit.
+        """Yield (release, version of a part, reports) of builds without an edit, and of the releases' own tables."""
+        # Another compiler of GPU code may not be able to use the same toolkit.
         compiler = self._facts["compiler"].partition(" ")[0] if part == self._facts["toolkit"] else ""
         for release in self._knowledge.releases.values():
             for text in _tested(release, part, tool) if compiler in ("", release.gpu_compiler or compiler) else ():
@@ -243,17 +243,17 @@ def _tested(release: Release, part: str, tool: str) -> Iterable[str]:
     if part == "host_compiler":
         return (*filter(None, [release.compilers.get(tool)]), *release.tested_compilers.get(tool, ()))
     support = release.components.get(part, Support())
-    # A download by Bazel is not tested for this.
+    # If Bazel downloads the part, an accepted version is not necessarily tested.
     return support.accepted if not support.closed else (support.tested,) if support.tested else ()
 
 
 def _series(tool: str, parts: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the part of a version that matters: for a compiler the major version, if later numbers only fix bugs."""
+    """Return the numbers of a version that matter: for a compiler only the major, if later numbers only fix bugs."""
     return parts[:1] if tool and parts[0] >= 5 else parts
 
 
 def _config(option: str) -> str:
-    """Return what an option is called in reports: `mkl` of `--config=mkl` and of `MKL`."""
+    """Return an option's name in reports: `mkl` for `--config=mkl` and for `MKL`."""
     return option.removeprefix("--config=").casefold()
 
 

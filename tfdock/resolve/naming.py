@@ -50,7 +50,7 @@ class WheelNameParts:
 
     @property
     def local_version(self) -> str | None:
-        """The difference of this wheel from the official one (`cuda12.5.sm86`); None without a difference.
+        """The difference of this wheel from the official wheel (`cuda12.5.sm86`); None without a difference.
 
         At most 128 characters, because the wheel's whole name must be valid as a file name.
         """
@@ -84,9 +84,9 @@ class WheelNameParts:
 
 def source_identity(source: Source) -> bytes:
     """Return the identity of a source, for fingerprints and names; without its patches."""
-    # The place of a hashed source does not matter: its content is the same everywhere.
+    # The location of a hashed source does not matter: the content is the same everywhere.
     parts = (source.kind, source.sha256 or "", source.commit or "", *(() if source.sha256 else (source.location,)))
-    # A commit is the source, whichever name led to it.
+    # A commit identifies the source, whichever ref led to it.
     refs = () if source.commit else source.refs
     return "\n".join((*parts, *refs)).encode()
 

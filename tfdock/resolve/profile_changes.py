@@ -1,4 +1,4 @@
-"""Make changes of a profile, select those that are accepted, and describe them."""
+"""Apply changes to a profile, select the accepted changes, and describe them."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def changed(profile: Profile, change: Change) -> Profile:
     update: dict[str, Any] = {}
     for path, value in change.items():
         field, _, inner = path.partition(".")
-        # A change may set several fields of one map, so each starts from the result of the one before.
+        # A change may set several fields of one map, so start from the result of the previous field.
         model = update.get(field, getattr(profile, field))
-        # Leaving a field out is setting its default.
+        # Removing a field means setting its default.
         default = type(profile).model_fields[field].get_default(call_default_factory=True)
         if not inner:
             update[field] = default if value is None else value
@@ -147,7 +147,7 @@ def _complete_map(field: str, change: Change, after: Profile) -> Mapping[str, ob
 
 
 def _yaml(value: object) -> str:
-    """Return a value as a profile has it: numbers bare, versions in quotes, lists and maps in brackets."""
+    """Return a value as written in a profile: numbers bare, versions in quotes, lists and maps in brackets."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{name}: {_yaml(item)}' for name, item in value.items())}}}"
     if isinstance(value, list):

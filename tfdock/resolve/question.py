@@ -53,7 +53,7 @@ def by_place(problems: Iterable[Problem]) -> list[Problem]:
 
 @dataclass(slots=True, kw_only=True)
 class Notes:
-    """Choices and problems in the making. A `trial` stops at the first problem.
+    """The choices and problems found so far. A `trial` stops at the first problem.
 
     `held` collects doubts about parts until `settle` judges the whole combination.
     """
@@ -70,7 +70,7 @@ class Notes:
     held: list[RuleFinding] = field(default_factory=list)
 
     def choose(self, name: str, value: object, source: str, reason: str) -> None:
-        """Write down a decision."""
+        """Record a choice."""
         self.choices.append(Choice(field=name, value=str(value), source=source, reason=reason))
 
     def find(self, finding: RuleFinding) -> None:
@@ -87,7 +87,7 @@ class Notes:
         place.append(self._problem(finding, "error" if refused else "warning"))
 
     def refuse(self, code: str, path: str, message: str, *, why: str = "", fix: Fix = "") -> None:
-        """Refuse what cannot work."""
+        """Record a combination that cannot work."""
         self.find(RuleFinding(code=code, path=path, message=message, why=why, fix=fix))
 
     def doubt(self, code: str, path: str, message: str, *, why: str = "", part: str = "") -> None:

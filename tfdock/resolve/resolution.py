@@ -172,7 +172,7 @@ class _Parts(NamedTuple):
 
 
 class _Decision:
-    """One resolution in the making: each step reads earlier ones and adds choices or problems."""
+    """An unfinished resolution: each step reads the results of earlier steps and adds choices or problems."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
@@ -201,7 +201,7 @@ class _Decision:
         reports = self._reports(release, version, devices, host_compiler, fork)
         self._doubt_repository(release, accelerator, fork, reports)
         refused = {problem.field for problem in self.notes.problems}
-        # One reason for each field is enough.
+        # Report only one reason for each field.
         failures = [found for found in reports.failures(self._places()) if found.path not in refused]
         known = {failure.path for failure in failures}
         # A known failure replaces the doubt about the same field.
@@ -258,7 +258,7 @@ class _Decision:
         try:
             environment, flags, package = contract.environment(), self._flags(contract), contract.package()
         except MissingFact as missing:
-            # Report the requesting field first; a wrong row gets another message.
+            # First report the field that requested the tool. An error in a row gets another message below.
             self._refuse_without_tool(missing, image, base, devices)
             self._refuse_placeholder(missing)
         self.notes.stop_if_refused()
@@ -297,7 +297,7 @@ class _Decision:
             runtime_asked=self.profile.runtime is not None,
             verify=self.profile.verify,
             build_id=names.build_id,
-            # Readers look for these two first; the others keep the order of the decisions.
+            # Users look for these two choices first; the other choices keep their order.
             choices=tuple(
                 sorted(self.notes.choices, key=lambda choice: choice.field not in ("tensorflow", "python"))
             ),
@@ -368,7 +368,7 @@ class _Decision:
     def _doubt_repository(
         self, release: Release, accelerator: Accelerator, fork: Fork | None, reports: Reports
     ) -> None:
-        """Doubt a repository that is not the fork in the tables, unless somebody built it."""
+        """Record a doubt about a repository that is not the fork in the tables, unless somebody built it."""
         known = self.knowledge.fork(release, accelerator.accelerator)
         if known and not fork and not reports.is_built:
             title = accelerator.titles.get(accelerator.accelerator, accelerator.accelerator)
@@ -402,7 +402,7 @@ class _Decision:
         beside = release.host_compilers.get(own or devices.accelerator.accelerator)
         tools = {"compiler": own, "host_compiler": beside or next(iter(release.compilers), host_compiler)}
         titles = {**devices.accelerator.titles, "bazel": "Bazel", "host_compiler": "C++ compiler"}
-        # A fork may have been mended already, as a source of one's own.
+        # A fork may already contain the fixes, as a user's own source may.
         mends = self.profile.edits == "all" if fork else self.profile.mends_source
         edits = self.knowledge.edits if mends else ()
         return Reports(self.knowledge, facts, tools, titles, edits)
@@ -416,7 +416,7 @@ class _Decision:
         return asked | {"": self.profile.release_field}
 
     def _python_and_image(self, bases: Bases, bazel: str) -> tuple[str, ImageRow | None]:
-        """Choose the profile's Python; else the newest in an image; else one that an image can compile."""
+        """Choose the profile's Python; else the newest Python of an image; else a Python that an image compiles."""
         release, devices = bases.release, bases.devices
         rows = self._images(release, devices)
         names = [self.profile.base_image or name_with(row, devices.components) for row in rows]
@@ -515,12 +515,12 @@ class _Decision:
             row
             for row in self.knowledge.images
             if row.machine == self.question.machine
-            # Such a row is for profiles that ask for this compiler version.
+            # A row with `compilers` is only for profiles that request such a compiler version.
             and all(part in compilers and spans(want, compilers[part]) for part, want in row.compilers.items())
         ]
         fitting = [row for row in rows if fits(row)]
         if self.profile.base_image:
-            # A custom base image provides components that no known image has.
+            # A custom base image may have components that no known image has.
             lacking: dict[str, object] = {"components": {}, "archives": (), "holds": {}}
             fitting = fitting or [own for row in rows if fits(own := row.model_copy(update=lacking))]
             like, exact = distribution_of(self.knowledge, self.profile.base_image)
@@ -585,7 +585,7 @@ class _Decision:
         }
         wants = [field for field, value in fields.items() if tool in (field, value, getattr(value, "name", None))]
         asked = asked_components(self.question)
-        # An image for another version of the toolkit need not have the release's compiler.
+        # An image for another toolkit version may lack the compiler, so the field of this version may be the cause.
         wants += [
             component_fields(self.question)[name] for name in (tool, devices.accelerator.toolkit) if name in asked
         ]
@@ -613,7 +613,7 @@ class _Decision:
         return reference
 
     def _check_source_archives(self, release: Release) -> None:
-        """Doubt a release whose source downloads an archive that no known server has any more."""
+        """Record a doubt about a release whose source downloads an archive that no known server has any more."""
         for row in source_archives_of(self.knowledge, release):
             if not row.urls:
                 self.notes.doubt(
@@ -624,7 +624,7 @@ class _Decision:
                 )
 
     def _check_image_versions(self, image: ImageRow, base: ImageRef, devices: ChosenDevices) -> None:
-        """Refuse another major version than the image's; warn about a minor one, and doubt an unknown one."""
+        """Refuse another major version than the image's; warn about another minor; doubt an unknown version."""
         if self.profile.base_image:
             return  # the image build checks the image's versions
         fields, titles = component_fields(self.question), devices.accelerator.titles
@@ -656,7 +656,7 @@ class _Decision:
         """Return where the tools are in the base image."""
         paths = {name: filled(path, parts.versions, f"images.yaml {path}") for name, path in image.paths.items()}
         host = self.profile.host_compiler
-        # The profile's own path holds, wherever the image's row has the compiler.
+        # The profile's own path is used, even if the image's row has another path.
         if isinstance(host, HostCompiler) and host.path:
             return paths | {host.name: host.path}
         name, version = self._asked_compiler
@@ -704,7 +704,7 @@ class _Decision:
         tested, package = release.compilers.get(name), packaged(self.knowledge, name, version)
         if own:
             return own[0]
-        # The row names one compiler without a version: the release's own.
+        # If the row names a compiler without a version, this is the release's own compiler.
         if not listed and name in paths and tested and same_minor(tested, version):
             return paths[name]
         if package and (not listed or self.profile.base_image):
@@ -735,7 +735,7 @@ class _Decision:
         else:
             own, tag = release.repository, release.tag.format_map({"version": str(version)})
             commits = release.commits
-        # A repeated ref is tried once.
+        # Try a repeated ref only once.
         refs = tuple(dict.fromkeys((asked.ref or tag, *asked.fallback)))
         # Another spelling names the same repository.
         location = own if fork else asked.git or own
@@ -821,7 +821,7 @@ class _Decision:
             "wheel_name": self.profile.wheel.name or release.wheel.name,
             "targets": targets,
             accelerator.target_field: targets,
-            # A folder of the container, so it is the same on every machine.
+            # This is a folder in the container, so it is the same on every machine.
             "output": "/tf/staging/raw",
         }
         if accelerator.capabilities:
@@ -831,7 +831,7 @@ class _Decision:
     def _flags(self, contract: Contract) -> tuple[str, ...]:
         """Return the contract's flags, then the profile's own: the later of two flags wins.
 
-        Configurations come before the contract's other flags, regardless of their place in the profile.
+        The profile's configurations follow the flags of the rows, regardless of their place in the profile.
         """
         bazel, debug = self.profile.bazel, self.profile.debugging
         flags = [*contract.flags([name for _, name in asked_configs(self.question)])]
@@ -851,7 +851,7 @@ class _Decision:
             toolkit=devices.accelerator.toolkit,
             components=tuple(devices.components.items()),
             targets=devices.targets,
-            # The release's own compiler is no difference, and would make every name longer.
+            # The release's own compiler is left out: it is no difference, and would make every name longer.
             compiler=devices.compiler if devices.compiler != release.gpu_compiler else "",
             cpu=cpu if isinstance(cpu, str) else tuple(cpu),
             debug=self.profile.debugging is not None,
@@ -935,5 +935,5 @@ def _glibc(platform: str) -> Version:
 
 
 def _asked_or_default(asked: bool, reason: str) -> tuple[str, str]:
-    """Return source and reason of a choice that the profile may leave open."""
+    """Return the source and the reason of a choice: from the profile if `asked`, else the default with `reason`."""
     return ("profile", "as asked") if asked else ("default", reason)

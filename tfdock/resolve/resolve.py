@@ -28,11 +28,11 @@ def resolve_or_suggest(resolver: Resolver, profile: Profile) -> Resolution:
         # Imported here: an accepted profile does not need the module that searches for changes.
         from tfdock.resolve.suggestions import suggestions
 
-        # The suggestions are for all problems together: each of them makes the profile acceptable.
+        # The suggestions are for all problems together: each suggestion makes the whole profile acceptable.
         ways = suggestions(profile, error.problems, resolver)
         fixes = [way.text for way in ways if not way.question]
         hint = _own_image(resolver, profile, ways)
-        # Without the chain: the first error would print the same problems once more.
+        # Raise without the first error as cause: it would print the same problems again.
         raise Incompatible(
             *(
                 replace(problem, why=sentences(problem.why, hint), ways=tuple(ways), fixes=(*problem.fixes, *fixes))

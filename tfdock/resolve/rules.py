@@ -55,7 +55,7 @@ class RequestedBuild:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
     """The values that must fit together. `asked` are the components the profile names, with the versions as written
-    there; `fields` are the fields where they stand.
+    there; `fields` maps a component to its field in the profile.
 
     `compiler` compiles GPU code; `compiler_version` is set if the compiler is not the toolkit's own; `compiler_asked`
     is whether the profile names it. `served` are GPUs that the list of targets, given beside them, must serve:
@@ -102,7 +102,7 @@ class Combination:
         return f"{self.title(component)} {self.components.get(component, '')}".strip()
 
     def symptom(self, code: str, target: str = "") -> str:
-        """Return the failure without the refusal; empty if no symptom is known."""
+        """Return the failure that would happen without the refusal; empty if no symptom is known."""
         text = self.accelerator.symptoms.get(code, "")
         return text.format_map({"target": target, "number": target_number(target)}) if text else ""
 
@@ -115,7 +115,7 @@ Rule = Callable[[Combination], Iterator[RuleFinding]]
 
 def component_is_accepted(combination: Combination) -> Iterator[RuleFinding]:
     """Check that the release accepts the requested versions, and the versions that follow from them."""
-    # A component of another family is refused as unused already.
+    # Check only this family: components of other families are refused elsewhere as unused.
     for name in combination.accelerator.components:
         asked, support = combination.asked.get(name), combination.release.components.get(name, Support())
         value = combination.components.get(name, asked or "")
@@ -175,7 +175,7 @@ def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
         known = [patch for row in _rows_of(combination, name, version) for patch in row.patches]
         if not known or any(Version(patch).matches(Version(version)) for patch in known):
             continue
-        # A version above all rows may have been released since. Any other was never published.
+        # A version above all rows may have been released since. Any other unknown version was never published.
         published = [Version(patch) for row in _all_rows_of(combination, name) for patch in row.patches]
         newer = Version(version) > max(published)
         yield RuleFinding(
@@ -283,7 +283,7 @@ def release_uses_the_target(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def _as_others_do(combination: Combination, gpu: str, allowed: Sequence[str]) -> Iterator[str]:
-    """Yield fixes for a target that the release does not use, because users have such targets."""
+    """Yield fixes for a target that the release does not use: settings by which users run other code there."""
     for row in overrides(combination.knowledge, combination.accelerator, gpu):
         if row.runs_as in allowed:
             field = combination.accelerator.target_field
@@ -300,7 +300,7 @@ def _floors(combination: Combination, code: str, floors: Mapping[str, str], mess
                 path=wanted.path,
                 message=message.format(release=combination.release.release, floor=floor),
                 why=sentences(f"{wanted.who} wants {gpu}", combination.symptom(code, wanted.target)),
-                # A patch of three lines lowers the floor.
+                # A custom source may lower the floor: a patch of three lines is enough.
                 weight="doubt" if combination.own_source else "error",
             )
 
@@ -419,7 +419,7 @@ def libraries_fit(combination: Combination) -> Iterator[RuleFinding]:
             yield _made_for_others(combination, name, version, rows)
         # An incomplete version (`7`) may be any 7.x, so one matching version is enough.
         readings = [[*_library_target(combination, name, version, row)] for row in made or rows]
-        # All of them lack code, so any of them shows what is missing.
+        # All versions lack code, so any of them shows what is missing.
         if readings and all(readings):
             yield from readings[-1]
 
@@ -456,8 +456,8 @@ def _library_target(combination: Combination, name: str, version: str, row: Libr
 def _weight_of_library(combination: Combination, served: bool, below: bool) -> str:
     """Return the weight of a library without code for a target.
 
-    An official list only gets a warning: the other GPUs of the list still work. Upwards it is a doubt, as the
-    library's own PTX may help.
+    An official list only gets a warning: the other GPUs of the list still work. A target above the library's range is
+    only a doubt, because the library's own PTX may run there.
     """
     if not served and all(wanted.official for wanted in combination.targets):
         return "warning"

@@ -58,7 +58,7 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices
         elif target is not None:
             rows.append(target[0])
             targets.append(target[1])
-        # A word in the spelling of a target is never a GPU's name.
+        # A word in the form of a target is never the name of a GPU.
         elif gpu is not None and not is_target(knowledge, word):
             rows.append(knowledge.accelerators[gpu.accelerator])
             gpus.append(gpu)
@@ -70,7 +70,7 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices
             f"{' and '.join(f'`{word}`' for word in words)} need different accelerators",
             "a wheel serves only one accelerator: make two profiles",
         )
-    if targets:  # a list must hold every target, those of the named GPUs too
+    if targets:  # a list must have every target, including the targets of the named GPUs
         targets += [_as_listed(rows[0], gpu.target) for gpu in gpus]
         gpus = []
     return StarterDevices(accelerator=rows[0], gpus=tuple(dict.fromkeys(gpus)), targets=sorted_targets(targets))
@@ -152,7 +152,7 @@ def _releases(knowledge: KnowledgeBase, devices: StarterDevices, asked: str | No
     wanted = {gpu.target for gpu in devices.gpus} | {dotted(target) for target in devices.targets}
     for target in wanted:
         taking &= {support.release for support in target_facts(knowledge, devices.accelerator, target).releases}
-    # If no release supports all of them, the newest provides the reasons.
+    # If no release supports all targets, the newest release provides the reasons.
     return sorted(taking, key=Version, reverse=True) or [max(knowledge.releases, key=Version)]
 
 

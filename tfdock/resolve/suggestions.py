@@ -60,9 +60,9 @@ class Moves:
         self.problems = problems
         self.knowledge = knowledge
         self.codes = {problem.code for problem in problems}
-        # `gpus[1]` is a fault of the field `gpus`.
+        # For a problem at `gpus[1]`, the field at fault is `gpus`.
         self.at_fault = {(problem.field or "").partition("[")[0] for problem in problems}
-        # A GPU that the toolkit does not know is a fault of the toolkit too.
+        # If the toolkit does not know a GPU, the toolkit's field is at fault too.
         if "target-not-in-toolkit" in self.codes:
             self.at_fault |= {row.toolkit or "" for row in self.families}
         self.release = knowledge.releases.get(str(Version(profile.source.release).minor))
@@ -118,7 +118,7 @@ class Moves:
     def allowing_the_untested(self) -> Iterator[Change]:
         """Yield the empty move and all moves that keep the release, each with `allow_untested`.
 
-        It makes nearly every release accept nearly every version, so another release would not help.
+        With `allow_untested`, nearly every release accepts nearly every version, so another release would not help.
         """
         kept = (move for move in self.all() if self.profile.release_field not in move)
         yield from ({**move, "allow_untested": True} for move in chain([{}], kept))
@@ -176,7 +176,7 @@ class Moves:
     def _releases(self) -> Iterator[Change]:
         """Yield other releases, newer before older.
 
-        There are none for `flag-is-a-choice`: another release would only not detect the problem.
+        Yield none for `flag-is-a-choice`: another release would only hide the problem.
         """
         if "flag-is-a-choice" not in self.codes:
             yield from ({self.profile.release_field: version} for version in self._versions())
@@ -249,12 +249,12 @@ class Moves:
         yield {"optimize": rest or None}
 
     def _gpus(self) -> Iterator[Change]:
-        """Yield targets instead of GPUs; then the list without those at fault."""
+        """Yield targets instead of GPUs; then the list of GPUs without the GPUs at fault; then one family alone."""
         if not isinstance(self.profile.gpus, list):
             return
         rest = self._sound("gpus", self.profile.gpus)
         wrong = len(rest) < len(self.profile.gpus)
-        # Compile for a target among the GPUs, but not for an integrated GPU beside a card.
+        # If targets are among the GPUs, list targets instead; but not for an integrated GPU beside a card.
         bare = [name for name in self.profile.gpus if is_target(self.knowledge, name)]
         if wrong and not all(is_integrated(self.knowledge, name) for name in bare):
             yield from self._targets_instead(self.profile.gpus)
@@ -268,7 +268,7 @@ class Moves:
             )
 
     def _targets_instead(self, gpus: Sequence[str]) -> Iterator[Change]:
-        """Yield a list of targets if targets stand among the GPUs."""
+        """Yield a list of targets if some entries of `gpus` are targets."""
         known = [find_gpu(self.knowledge, name) for name in gpus]
         rows = [row or bare_gpu(self.knowledge, name) for name, row in zip(gpus, known, strict=True)]
         families = {row.accelerator for row in rows if row}
@@ -308,7 +308,7 @@ class Moves:
             yield from ({field: [target]} for field, target in self._known_targets())
 
     def _spelled_right(self, name: str, targets: Sequence[str]) -> list[str]:
-        """Return the list with the nearest known targets for those at fault."""
+        """Return the list with each target at fault replaced by the nearest known target."""
         known = [target for field, target in self._known_targets() if field == name]
         near = [
             next(iter(_similar_targets(target, known)), target) if self._is_at_fault(name, index) else target
@@ -339,7 +339,7 @@ class Moves:
             # A letter (90a, 100f) limits the code to few GPUs, which is no general advice.
             plain = sorted(Capability.parse(f"sm_{number}") for number in numbers if number.isdigit())
             embedded = embedded_targets(self.knowledge, accelerator.accelerator)
-            # Code for embedded GPUs runs on no other.
+            # Code for embedded GPUs runs on no other GPU.
             own = [capability for capability in reversed(plain) if capability.dotted not in embedded]
             yield from ((accelerator.target_field, str(capability)) for capability in own)
             yield from ((accelerator.target_field, f"compute_{capability.number}") for capability in own)
@@ -350,7 +350,7 @@ class Moves:
         empty: dict[str, object] = {path: None for path in (*names, *_LEFT_TO_THE_RELEASE) if self._is_set(path)}
         # GPUs are enough: they imply the accelerator, and a list beside them may be older than the GPUs.
         lists = {name: None for name in TARGET_FIELDS if self._is_set("gpus") and self._is_set(name)}
-        # First with all device fields of the profile, then with fewer and fewer of them.
+        # First keep all device fields of the profile, then fewer and fewer.
         for less in ({}, lists, {**lists, "accelerator": None}):
             yield {**empty, **less, **self._devices_of(self.release)}
             for version in self._versions():
@@ -407,7 +407,7 @@ def _near(name: str | None, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5) if name else []
 
 
-_TRIALS = 3000  #: The maximum of changes tried.
+_TRIALS = 3000  #: The most changes that are tried.
 Tried = tuple[Change, Resolution]  #: An accepted change, and the resolution of the changed profile.
 
 
@@ -418,7 +418,7 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
     strict, resolver = profile.model_copy(update={"allow_untested": False}), replace(resolver, allow_untested=False)
     attempt = resolver.attempt
     moves = Moves(strict, problems, knowledge)
-    # Only the user knows which GPU is meant: an accepted profile may be for another GPU.
+    # Suggest nothing for an unclear GPU: an accepted profile might be for another GPU than the user has.
     unclear = [name for name in profile.named_gpus if not (find_gpu(knowledge, name) or bare_gpu(knowledge, name))]
     if unclear and moves.wants_devices:
         return []
@@ -427,14 +427,14 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
     if allowed:
         tried = [({path: move[path] for path in move if path != "allow_untested"}, found) for move, found in tried]
     if not tried:
-        # A user who misspelled a GPU has a GPU.
+        # A user who misspelled a GPU has one, so do not suggest a build for the CPU.
         return _without_devices(moves, attempt) if moves.wants_devices and "gpu-unknown" not in moves.codes else []
     in_play = {path for move, _ in tried for path in move}
 
     def rank(item: Tried) -> tuple[bool, ...]:
-        """Combinations without a known build come last, even for small changes. They keep the release.
+        """Return a sort key: changes with `allow_untested` come last, even small ones; they keep the release.
 
-        A user who names one vendor's GPU does not have another vendor's.
+        Other vendors come late: a user who names one vendor's GPU does not have another vendor's GPU.
         """
         move, resolution = item
         left = any(path.partition(".")[0] == "tensorflow" for path in move)
@@ -461,7 +461,7 @@ def _nearest(
         alike = [item for item in nearest if set(item[0]) == set(least)]
         if any(dict(seen) == dict(least) or resolution.warnings for seen, _ in alike):
             continue
-        # A larger change with as many warnings gains nothing.
+        # A larger change with as many warnings as a smaller change is no improvement.
         if any(set(seen) < set(least) and len(other.warnings) <= len(resolution.warnings) for seen, other in nearest):
             continue
         nearest[:] = [item for item in nearest if item not in alike or not item[1].warnings]
@@ -472,7 +472,7 @@ def _nearest(
 
 
 def _is_superseded(move: Change, nearest: Sequence[Tried]) -> bool:
-    """Return whether a change of fewer fields does it without a warning.
+    """Return whether an accepted change of the same or fewer fields has no warning.
 
     Several lists of GPUs may be meant; of any other field the nearest value is enough.
     """
@@ -522,7 +522,7 @@ def _keep_order(path: str) -> tuple[bool, str]:
 
 def _explicit(move: Change, resolution: Resolution) -> dict[str, object]:
     """Return a change with the release's choices for removed fields: a version is clearer than a removal."""
-    # An unknown version of the image may be chosen, but not requested.
+    # The release may choose a version that is unknown for the image, but a profile must not request it.
     chosen = {
         name: version for name, version in resolution.components.items() if name not in resolution.image.unknown
     }

@@ -28,7 +28,7 @@ _ENVIRONMENT_FLAGS = ("--repo_env", "--action_env", "--host_action_env")
 def host_compiler_of(question: Question, release: Release, devices: ChosenDevices) -> str:
     """Return the C++ compiler: the profile's, else the release's for this GPU compiler or accelerator."""
     asked = question.profile.host_compiler
-    # Who compiles C++ depends on who compiles GPU code, else on the family of devices.
+    # The C++ compiler depends on the compiler of GPU code, or else on the family of devices.
     beside = devices.compiler or devices.accelerator.accelerator
     default = release.host_compilers.get(beside)
     packages = (name for name, _ in question.knowledge.host_compilers)
@@ -127,7 +127,7 @@ class Bases:
         return provided or by_row or (row.holds.get(host, "") if row and exact else "")
 
     def _lacks_toolkit(self, image: ImageRow, base: str) -> list[RuleFinding]:
-        """Return the problem that the build needs CUDA or ROCm, or its compiler, from an image without it."""
+        """Return the problem of an image that lacks CUDA or ROCm, or its compiler, although the build needs it."""
         like, exact = distribution_of(self.question.knowledge, base)
         toolkit = self.devices.accelerator.toolkit
         if toolkit not in image.paths or toolkit in image.archives:
@@ -175,7 +175,7 @@ class Bases:
             )
 
     def _others(self) -> str:
-        """Return in which distributions the release may be built, by rows of images: the newest two, or nothing."""
+        """Return the fix: use the newest one or two distributions that fit the release, by images' rows; else ""."""
         question, kind = self.question, self.devices.accelerator.accelerator
         images = (
             row.image
@@ -201,7 +201,7 @@ class Bases:
         """Yield a finding for each version that is known to break the release's build; its path is the part."""
         for name, version in parts.items():
             found = _compiler_findings(self.question, self.release, self.devices, name, version)
-            # One reason is enough.
+            # One reason for each version is enough.
             yield from islice(chain(found, self.reports.failures_of_base(name, version)), 1)
 
 
@@ -212,7 +212,7 @@ def _compiler_findings(
     toolkit = devices.accelerator.toolkit or ""
     row = question.knowledge.toolkits.get((toolkit, str(Version(devices.components.get(toolkit, "")).minor)))
     newest, oldest = row.host_compilers_max.get(name) if row else None, release.host_compilers_min.get(name)
-    # Only the toolkit's own compiler minds how new the host compiler is.
+    # Only the toolkit's own compiler limits the version of the host compiler.
     drives = devices.compiler and not any(kind == devices.compiler for kind, _ in question.knowledge.compilers)
     if row and newest and drives and Version(version).parts[0] > newest:
         title, symptoms = devices.accelerator.titles.get(toolkit, toolkit), devices.accelerator.symptoms
@@ -237,12 +237,12 @@ def packaged(knowledge: KnowledgeBase, name: str, version: str) -> PackagedCompi
     """Return the Debian and Ubuntu packages of a C++ compiler's version; None without a row."""
     rows = [row for row in knowledge.host_compilers.values() if row.compiler == name]
     older = [row for row in rows if Version(row.since) <= Version(version)]
-    # A row applies from `since` on, up to the next row of its compiler.
+    # A row applies from `since` on, until the next row of the same compiler.
     return max(older, key=lambda row: Version(row.since), default=None)
 
 
 def bazel_of(question: Question, release: Release) -> str:
-    """Return Bazel's version: the profile's, else the one the release pins."""
+    """Return Bazel's version: the profile's version, else the version that the release pins."""
     asked = question.profile.bazel.version or (question.profile.provides or {}).get("bazel")
     row = f"releases.yaml {release.release}"
     if not asked:
@@ -423,7 +423,7 @@ def check_features(question: Question, features: Sequence[str]) -> None:
     """Refuse CPU features that no compiler knows on this kind of machine."""
     known = {row.feature for row in question.knowledge.cpu_features.values() if row.machine == question.machine}
     for index, name in enumerate(features):
-        # Without rows for this kind of machine any feature may exist.
+        # If there are no rows for this kind of machine, any feature may exist.
         if known and name not in known:
             question.notes.refuse(
                 "optimize-unknown",
