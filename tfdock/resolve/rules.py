@@ -392,7 +392,10 @@ def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
                 prevented(combination.symptom("compiler-toolkit")),
             ),
         )
-    hidden = combination.compiler in combination.release.toolkit_hidden_from
+    accepted = combination.release.components.get(name, Support()).accepted
+    hidden = combination.compiler in combination.release.toolkit_hidden_from and any(
+        Version(version).matches(Version(combination.toolkit_version)) for version in accepted
+    )
     if hidden and row and row.ptx and toolkit and toolkit.ptx and Version(row.ptx) > Version(toolkit.ptx):
         yield RuleFinding(
             code="compiler-toolkit",

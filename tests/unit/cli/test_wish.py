@@ -63,7 +63,9 @@ def test_every_option_counts(run: Run) -> None:
     assert "noxla" in found
 
 
-@pytest.mark.parametrize(("cuda", "release"), [("11.8", "2.14"), ("12.3", "2.17"), ("9.0", "1.12"), ("12.6.3", "2.21")])
+@pytest.mark.parametrize(
+    ("cuda", "release"), [("11.8", "2.14"), ("12.3", "2.17"), ("9.0", "1.12"), ("12.6.3", "2.21")]
+)
 def test_a_release_that_was_tested_with_the_toolkit_comes_before_one_that_lists_it(
     run: Run, cuda: str, release: str
 ) -> None:
