@@ -104,6 +104,8 @@ class Release(Row):
     #: A regular expression for capabilities of which it is unknown whether the release accepts them.
     capability_doubt: Expression | None = None
     capability_format: str = "named"  #: The form of capabilities for this release.
+    #: The oldest glibc on which pip installs the official wheels, by their platform tags; None if the tags are wrong.
+    official_glibc: str | None = None
     official_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)  #: The targets of the official wheel.
     #: The official wheel's name, if it is not `tensorflow`.
     official_project: dict[str, str] = Field(default_factory=dict)

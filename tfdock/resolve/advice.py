@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.errors import Incompatible, Problem, ProfileError, joined
 from tfdock.gpu.compatibility import Compatibility, serve
 from tfdock.gpu.devices import (
     bare_gpu,
@@ -53,6 +53,7 @@ class AdvisedWheel:
     targets: tuple[str, ...]  #: The targets of its GPU code; empty if no code for such GPUs is known.
     requirement: str  #: The arguments for pip.
     installs: tuple[str, ...]  #: The Pythons for which this command installs a working TensorFlow.
+    system: str = ""  #: Where it runs: the system and what the CPU must have; empty for another project's wheel.
     needs: tuple[str, ...] = ()  #: Requirements that pip does not install, such as `CUDA 11.2`.
     pins: tuple[str, ...] = ()  #: Extra requirements for pip, if the newest version of a library has dropped a GPU.
 
@@ -357,9 +358,22 @@ class _Wanted:
             targets=release.official_targets.get(accelerator.accelerator, ()),
             requirement=f"{project}{f'[{extra}]' if extra else ''}=={release.official_version.get(version, version)}",
             installs=tuple(able) if extra else release.pythons,
+            system="" if accelerator.accelerator in release.official_project else self.system(release),
             needs=() if extra else needs,
             pins=tuple(dict.fromkeys(pin for gpu in gpus for pin in gpu.pins)) if extra else (),
         )
+
+    def system(self, release: Release) -> str:
+        """Return where the wheel of the project `tensorflow` runs, with its GPU code."""
+        rows = self.knowledge.cpu_features.values()
+        features = [
+            row.feature.upper()
+            for row in rows
+            if row.machine == OFFICIAL_MACHINE and row.official and applies(release, row.official)
+        ]
+        glibc = f" with glibc {release.official_glibc} or newer" if release.official_glibc else ""
+        cpu = f" and a CPU with {joined(features)}" if features else ""
+        return f"Linux (or WSL 2) on {OFFICIAL_MACHINE}{glibc}{cpu}"
 
     def native_of(self, release: Release) -> AdvisedWheel | None:
         """Return the official wheel of a release if it runs on all GPUs without JIT, else None."""

@@ -131,6 +131,8 @@ def _lines(base: KnowledgeBase, advice: Advice, output: Path | None) -> Iterator
     yield _verdict(advice, wheel, style), "  "
     if wheel:
         yield f"{style.good('note:')} {_pip(wheel, advice.python)}", ASIDE
+        if wheel.system:
+            yield f"{style.good('note:')} it runs on {wheel.system}", ASIDE
     yield "", ""
     if advice.python and advice.python not in advice.wheel.pythons:
         had = _pythons(advice.wheel.pythons)
