@@ -118,7 +118,7 @@ dll: OSError: [WinError 126] The specified module could not be found
 import_name: ImportError: cannot import name 'frob_utils'
 pip_path: ERROR: Could not install packages due to an OSError: [Errno 2] No such file or directory: 'C:\\v\\frob.h'
 not_permitted: OSError: [Errno 1] Operation not permitted: '/tmp/pip-x-uninstall/lib/frob-1.4.1.egg-info'
-xcode: xcrun: error: unable to lookup item 'Path' in SDK 'macosx12.5.1'
+xcode: xcrun: error: unable to find utility "metal", not a developer tool or in PATH
 toolchain: ERROR: no toolchain corresponding to 'local_darwin' found for cpu 'darwin'
 android: ERROR: no such package '@androidndk//': Could not read RELEASE.TXT in Android NDK: /home/u/ndk
 boundary: ERROR: /s/BUILD:9:1: Label '//a:b/c.py' crosses boundary of subpackage 'a/b'
