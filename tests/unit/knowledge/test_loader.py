@@ -319,3 +319,8 @@ def test_the_docs_have_the_table_of_evidence_as_it_is_counted_now() -> None:
         [sys.executable, root / "ci/evidence"], capture_output=True, text=True, check=True
     ).stdout
     assert counted in (root / "docs/knowledge.md").read_text("utf-8")
+
+
+def test_every_shipped_table_takes_rows_of_a_folder() -> None:
+    folder = Path(loader.__file__).parent
+    assert {*loader.TABLES} == {"failures", *(file.stem for file in folder.glob("*.yaml"))}
