@@ -21,10 +21,10 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60  #: What a figure may be below its budget, so that not each line is a change here.
 #: Lines of Python in each package.
 PACKAGES = {
-    "": 750, "api": 125, "bazel": 4695, "bench": 330, "builder": 3130, "ci": 765, "cli": 9585, "diagnose": 1535,
+    "": 750, "api": 125, "bazel": 4695, "bench": 385, "builder": 3130, "ci": 770, "cli": 9665, "diagnose": 1540,
     "documents": 1540, "engine": 2505, "gpu": 1970, "host": 2755, "images": 2865, "installed": 1505,
-    "knowledge": 2755, "matrix": 1470, "oci": 1365, "offline": 1480, "plan": 3665, "profile": 1445,
-    "report": 1005, "resolve": 4880, "run": 1455, "trace": 1152, "verify": 2030, "wheel": 3280,
+    "knowledge": 2760, "matrix": 1470, "oci": 1365, "offline": 1480, "plan": 3665, "profile": 1445,
+    "report": 1005, "resolve": 4925, "run": 1460, "trace": 1152, "verify": 2030, "wheel": 3280,
     "wheelhouse": 2055,
 }  # fmt: skip
 #: What importing a module loads of ours.
