@@ -192,7 +192,7 @@ def _too_long(matrix: Matrix) -> Problem | None:
     fixes = [f"`time_limit: {TIME_LIMIT}`, and as many `continuations` as needed"]
     # Checking one job on a hosted machine is enough: the time limit is the same for all jobs.
     if not all(_SELF_HOSTED in runner for runner in _runners(matrix)):
-        most, why = _HOSTED_MINUTES, "jobs on its machines end"
+        most, why = _HOSTED_MINUTES, "jobs on GitHub's machines end"
         fixes.append(f"name a machine of your own with `runner:` and the label `{_SELF_HOSTED}`")
     if _minutes(matrix.ci) <= most:
         return None

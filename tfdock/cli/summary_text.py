@@ -39,7 +39,7 @@ def actions(bazel: Mapping[str, Any]) -> str:
     hits = [f"{count} from {_PLACES.get(source, source)}" for source, count in (bazel.get("sources") or {}).items()]
     sources = ", ".join(hits or ["no action from a cache"])
     counts = most_first(bazel.get("executed_by_mnemonic"))
-    named = [f"{count} {mnemonic or 'of no kind'}" for mnemonic, count in counts[:_KINDS]]
+    named = [f"{count} {mnemonic or 'of unknown kind'}" for mnemonic, count in counts[:_KINDS]]
     others = counts[_KINDS:]
     named += [f"{sum(count for _, count in others)} of {len(others)} other kinds"] if others else []
     kinds = ", ".join(named)

@@ -38,7 +38,7 @@ _PACKED = (
 )
 # POSIX ustar: the magic is at byte 257 of a member's header.
 _TAR, _TAR_AT = b"ustar", 257
-_ODD = re.compile("[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")  #: Characters in neither texts nor terminal output.
+_ODD = re.compile("[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")  #: Characters that are in no text and no terminal output.
 
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"

@@ -65,7 +65,7 @@ class SuspectLineJson(TypedDict):
 class DiagnoseDocument(TypedDict):
     """`tfdock diagnose`: the failures in logs."""
 
-    findings: Sequence[LoggedFindingJson]  #: The findings: the first of each log, then the second.
+    findings: Sequence[LoggedFindingJson]  #: The first finding of each log, then the second of each, and so on.
     logs: Sequence[ReadLogJson]  #: The logs.
     suspects: Sequence[SuspectLineJson]  #: Lines to look at, in logs without a known failure.
     warnings: NotRequired[Sequence[LoggedFindingJson]]  #: With `-v`: harmless lines that look bad.

@@ -188,7 +188,7 @@ def _no_kernels(knowledge: KnowledgeBase, libraries: Iterable[Library]) -> str:
     if not with_code:
         return "it has no GPU code"
     if not any(library.loadable.images for library in with_code):
-        return "its GPU code is relocatable: input of the device linker, which no driver loads"
+        return "its GPU code is relocatable: it is input for the device linker, and no driver can load it"
     images = {image.target for library in with_code for image in library.loadable.images if image.kind != "unknown"}
     families = [row for row in knowledge.accelerators.values() if any(row.matches(_bare(image)) for image in images)]
     # A library with only stubs has targets but no kernels.

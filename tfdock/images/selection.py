@@ -46,7 +46,7 @@ class WheelSelection:
     check: Callable[[], None]
     _layers: dict[Path, WheelLayer] = field(default_factory=dict)
     _wheels: dict[Path, ImageWheel] = field(default_factory=dict)
-    _unreadable: str = ""  #: The problem of a record that was found.
+    _unreadable: str = ""  #: Why a record that was found cannot be used; empty if there is no such record.
 
     def __enter__(self) -> WheelSelection:
         return self

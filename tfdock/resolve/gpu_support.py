@@ -73,7 +73,7 @@ class TargetFacts:
     driver_max: str | None  #: The newest driver for the GPU; null if no driver has dropped the GPU.
     toolkit_driver: str | None  #: The oldest driver that runs the code of its first toolkit.
     toolkit_driver_windows: str | None  #: The same on Windows.
-    needs_driver: str | None  #: The required driver: the newer of the two.
+    needs_driver: str | None  #: The required driver: the newer of `driver` and `toolkit_driver`.
     needs_driver_windows: str | None  #: The same on Windows.
     reports: tuple[str, ...]  #: Sentences about such GPUs in forks of TensorFlow and in reports of users.
     open_modules: bool  #: Whether the GPU needs the driver's open kernel modules.

@@ -84,7 +84,8 @@ class WheelTrial(TrialContainers):
     def built_in(self) -> ImageInfo | None:
         """Return the image that compiled the wheel, if the wheel links its accelerator's libraries.
 
-        A clean image lacks these. None with a bundle: it has the requirements for the profile's image only.
+        A clean image lacks these libraries. With a bundle, return None: a bundle has the requirements for the
+        profile's image only.
         """
         name = self._request.built_in if self._linked() and self._environment.given is None else ""
         return self._environment.engine.image(name) if name else None

@@ -343,7 +343,7 @@ arm-80+ptx on jetson-agx-orin: ptx-jit compute_80
 --- what is no loadable code
 
 relocatable on rtx5090: no
-    reason: its GPU code is relocatable: input of the device linker, which no driver loads
+    reason: its GPU code is relocatable: it is input for the device linker, and no driver can load it
 stubs on gtx980: no
     reason: its GPU code has no kernels
 stub+86 on rtx5090: ptx-jit compute_86

@@ -84,7 +84,10 @@ def drop_copies(disk: DiskCache, release: DiskCache, since: int) -> int:
 
 
 def clear_work(disk: DiskCache) -> None:
-    """Remove the overlay's work folder beside a domain's cache, as far as this user may; no container uses it."""
+    """Remove the overlay's work folder beside a domain's cache, as far as this user may.
+
+    No container may be using the folder.
+    """
     with suppress(OSError):
         # The work folder belongs to root. An ordinary user can remove it while it is empty.
         for folder in (disk.work / "work", disk.work):

@@ -80,8 +80,8 @@ def _add_header(headers: dict[str, tuple[str, str]], name: object, value: object
     if not is_valid or not (str(value).isascii() and str(value).isprintable()):
         raise NetworkError.of(
             "remote-credentials",
-            f"{where} does not give headers",
-            f"lines `Name: value` in {VARIABLE}; from a helper, the answer of Bazel's credential helper protocol",
+            f"{where} does not give valid HTTP headers",
+            f"write {VARIABLE} as lines `Name: value`; a helper must follow Bazel's credential helper protocol",
         )
     # Header names ignore case, and the helper's header replaces the variable's.
     headers[str(name).lower()] = (str(name), str(value))

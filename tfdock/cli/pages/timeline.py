@@ -117,7 +117,7 @@ def _bar(action: TracedAction, begin: float, span: float, lanes: Mapping[int, in
 
 def _legend(actions: Sequence[TracedAction], kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     own = [kind for kind, colour in kinds.items() if colour != "kind-other"]
-    yield from ((kinds[kind], kind or "of no kind") for kind in own)
+    yield from ((kinds[kind], kind or "of unknown kind") for kind in own)
     if len(own) < len(kinds):
         yield "kind-other", "other kinds"
     if any(action.how == "cached" for action in actions):
