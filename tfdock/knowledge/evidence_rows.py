@@ -93,10 +93,14 @@ class ReportedBuild(Row):
         return bool(said) and exact and _is_part(said, known, by_major=name.endswith("compiler"))
 
     def agrees_in_kind(self, facts: Mapping[str, str]) -> bool:
-        """Return whether the report is for this accelerator and machine, or names none."""
+        """Return whether the report is for this accelerator and machine, or names none.
+
+        A successful build for GPUs is also a report for the CPU: it compiled all code for the CPU.
+        """
         # A report without a machine is about x86_64, which most people have; such a failure is about all machines.
         machine = self.machine or (None if self.outcome == "fails" else "x86_64")
-        return self.accelerator in (None, facts["accelerator"]) and machine in (None, facts["machine"])
+        with_gpus = self.outcome == "built" and self.components and not facts["toolkit"]
+        return (with_gpus or self.accelerator in (None, facts["accelerator"])) and machine in (None, facts["machine"])
 
 
 class Edit(Row):

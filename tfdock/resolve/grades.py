@@ -45,6 +45,7 @@ class Reports:
             if row.accelerator and (not toolkit or toolkit in row.components) and other <= row.parts.keys()
         ]
         self._built = [row for row in told if row.outcome == "built"]
+        self._own = [row for row in self._built if row.accelerator == facts["accelerator"]]
         self._edited = [row for row in told if row.outcome == "built-with-edit"]
         failed = [row for row in rows if row.outcome == "fails"]
         self._mended = [row for row in failed if self._mending(row)]
@@ -180,11 +181,11 @@ class Reports:
         )
 
     def _who_built(self, row: ReportedBuild) -> list[ReportedBuild]:
-        """Return the builds of the same parts with the same options and without an edit."""
+        """Return the builds for this accelerator, of the same parts with the same options and without an edit."""
         wanted = {_config(option) for option in row.options}
         return [
             built
-            for built in self._built
+            for built in self._own
             if row.parts.keys() <= built.parts.keys() and wanted <= {_config(option) for option in built.options}
         ]
 
@@ -209,7 +210,8 @@ class Reports:
                 "tested", f"no such build is known, but builds with {parts}, which the warnings name{aside}"
             )
         if self._built:
-            return _choice("built", f"by {self._named(self._built)}{aside}")
+            how = "" if self._own else "for GPUs "
+            return _choice("built", f"{how}by {self._named(self._own or self._built)}{aside}")
         return _choice(
             "tested", f"the release's own tables list the parts; no report of such a build is known{aside}"
         )

@@ -94,10 +94,15 @@ def known_versions(knowledge: KnowledgeBase, release: Release | None, component:
 
 
 def by_distance(versions: Iterable[str], asked: str | None, first: str | None = None) -> list[str]:
-    """Return the versions sorted by distance to `asked`, newer before older; `first` comes before all."""
+    """Return the versions sorted by distance to `asked`, newer before older; `first` comes before all.
+
+    11.4 is nearest to 11.4.2.
+    """
     known = sorted(set(versions), key=Version)
+    wanted = Version(asked) if asked else None
     at = next(
-        (index for index, version in enumerate(known) if asked and Version(version) >= Version(asked)), len(known)
+        (at for at, one in enumerate(known) if wanted and (Version(one) >= wanted or wanted.matches(Version(one)))),
+        len(known),
     )
     order = sorted(range(len(known)), key=lambda index: (known[index] != first, abs(index - at), index < at))
     return [known[index] for index in order]

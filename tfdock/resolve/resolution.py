@@ -552,12 +552,17 @@ class _Decision:
         parts = [f"{row.titles.get(name, name)} {value}" for name, value in devices.components.items()]
         wanted = ", ".join([f"TensorFlow {release.release}", f"Python {python}", *(parts or [row.accelerator])])
         fix = "add a row to `images.yaml` in a `--knowledge` folder"
+        # An image of one's own takes the packages and paths of a row for the release.
+        alike = any(
+            applies(release, one.releases) and (not one.accelerators or row.accelerator in one.accelerators)
+            for one in self.knowledge.images
+        )
         self.notes.refuse(
             "image-unknown",
             "base",
             f"`images.yaml` has no row for {wanted}" if self.profile.base else f"no base image is known for {wanted}",
             why=f"there are images with Python {', '.join(pythons)}" if pythons else "".join(gone[:1]),
-            fix=fix if self.profile.base else f"name an image of your own, `base: …`, or {fix}",
+            fix=f"name an image of your own, `base: …`, or {fix}" if alike and not self.profile.base else fix,
         )
 
     def _refuse_placeholder(self, missing: MissingFact) -> None:

@@ -225,6 +225,7 @@ def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
         f"{'does not exist' if between else 'is not known'}",
         why=f"known are {', '.join(known)}" if known else "",
         weight="error" if between else "doubt",
+        part=name,
     )
 
 

@@ -17,7 +17,7 @@ from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
 from tfdock.resolve.gpu_support import apart, release_named, target_facts
-from tfdock.resolve.profile_changes import Change, accepted
+from tfdock.resolve.profile_changes import Change, accepted, changed
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.resolve import read_text, resolve_or_suggest, resolve_text
 from tfdock.types import Version
@@ -173,7 +173,13 @@ def _newest(
         | ({devices.accelerator.target_field: taken_targets(knowledge, devices, release)} if devices.targets else {})
         for release in releases
     )
-    resolutions = (resolution for _, resolution in accepted(profile, drafts, resolver.attempt))
+
+    def in_writing(draft: Change, found: Resolution) -> Resolution | None:
+        """Return the resolution with the chosen Python written out: known builds may be for another Python."""
+        return resolver.attempt(changed(profile, {**draft, "python": found.python}))
+
+    tried = accepted(profile, drafts, resolver.attempt)
+    resolutions = (resolution for draft, found in tried if (resolution := in_writing(draft, found)))
     # Only after all releases were refused: the search for fixes is slow.
     return next(resolutions, None) or resolve_or_suggest(resolver, profile)
 

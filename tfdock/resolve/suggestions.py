@@ -43,7 +43,7 @@ from tfdock.resolve.profile_changes import (
 )
 from tfdock.resolve.question import UNTESTED
 from tfdock.resolve.resolution import Resolution, Resolver
-from tfdock.types import TARGET_FIELDS, Capability, Version
+from tfdock.types import TARGET_FIELDS, Capability, Version, same_minor
 
 MOST = 3  #: The most suggestions: one for each set of fields, and one more with `allow_untested`.
 _PAIRED = 5  #: The most moves of a field that are combined with moves of another field.
@@ -79,8 +79,12 @@ class Moves:
     def is_served(self, resolution: Resolution) -> bool:
         """Return whether a build still runs on the requested devices: the GPUs, and the GPUs of the listed targets.
 
-        If some targets of a list cannot be built, the other targets count.
+        If some targets of a list cannot be built, the other targets count. A base image with another minor version of
+        a component would end the build.
         """
+        held = {} if self.profile.base_image else resolution.image.holds
+        if not all(same_minor(version, resolution.components.get(name, version)) for name, version in held.items()):
+            return False
         lists = () if self._is_set("gpus") else TARGET_FIELDS  # GPUs are more exact than a list beside them
         named = {name: targets for name in lists if (targets := getattr(self.profile, name))}
         sound = [target for name, targets in named.items() for target in self._sound(name, targets)]
@@ -454,7 +458,7 @@ def _nearest(
         if not moves.is_served(resolution):
             continue
         # A pair or a release may change more than was needed.
-        least, resolution = _smallest_change(moves.profile, move, resolution, attempt)
+        least, resolution = _smallest_change(moves, move, resolution, attempt)
         # The release may accept its own choice, but not the same value as a request.
         if (said := _explicit(least, resolution)) != least and attempt(changed(moves.profile, said)) is None:
             continue
@@ -486,14 +490,14 @@ def _without_devices(moves: Moves, attempt: Attempt) -> list[Suggestion]:
     return []
 
 
-def _smallest_change(profile: Profile, move: Change, resolution: Resolution, attempt: Attempt) -> Tried:
+def _smallest_change(moves: Moves, move: Change, resolution: Resolution, attempt: Attempt) -> Tried:
     """Return the move without the changes that it does not need."""
     for path in list(move):
         less = {name: value for name, value in move.items() if name != path}
-        without = attempt(changed(profile, less)) if less else None
+        without = attempt(changed(moves.profile, less)) if less else None
         # The targets must be the same or the requested ones: otherwise the smaller change would build something else.
         own = path in TARGET_FIELDS and move[path] is None
-        if without is not None and (own or without.targets == resolution.targets):
+        if without and moves.is_served(without) and (own or without.targets == resolution.targets):
             move, resolution = less, without
     return move, resolution
 

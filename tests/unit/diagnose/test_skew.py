@@ -84,10 +84,10 @@ def test_an_error_that_names_what_came_or_went_is_of_its_part(lines: list[str], 
 def test_what_check_refuses_is_the_first_suspect(tmp_path: Path) -> None:
     log, profile = tmp_path / "a.log", tmp_path / "p.yaml"
     log.write_text("a.cc:51:45: error: 'PyFrobObject' has no member named 'x'\n  PyUnicode_Frobnicate(y)\n")
-    profile.write_text(yaml.safe_dump({"schema": 1, "tensorflow": "1.10.1", "python": "3.7", "accelerator": "cpu"}))
+    profile.write_text(yaml.safe_dump({"schema": 1, "tensorflow": "1.9.0", "python": "3.7", "accelerator": "cpu"}))
     (one,) = document_of(log, "--profile", profile)["findings"]
     assert (one["id"], one["confidence"]) == ("python_too_new", "high")
-    assert "`tfdock check` refuses the profile for it: TensorFlow 1.10 is not built for Python 3.7" in one["cause"]
+    assert "`tfdock check` refuses the profile for it: TensorFlow 1.9 is not built for Python 3.7" in one["cause"]
     assert {"python": "3.6"} in [way["change"] for way in one["changes"]]
 
 

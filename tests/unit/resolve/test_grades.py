@@ -69,6 +69,36 @@ def test_a_report_is_of_a_build_as_far_as_both_are_known(values: dict[str, Any],
 
 
 @pytest.mark.parametrize(
+    ("values", "agrees"),
+    [
+        pytest.param({}, True, id="a build for GPUs"),
+        pytest.param({"host_compiler": "gcc 10.2.0"}, False, id="with another C++ compiler"),
+        pytest.param({"outcome": "built-with-edit"}, False, id="with an edit, perhaps of code for GPUs"),
+        pytest.param({"outcome": "fails"}, False, id="a failure for GPUs"),
+    ],
+)
+def test_a_build_for_gpus_compiled_the_code_for_the_cpu_too(values: dict[str, Any], agrees: bool) -> None:
+    for_gpus = row(accelerator="cuda", components={"cuda": "12.2"}, compiler="clang 17", **values)
+    of_cpu = {"accelerator": "cpu", "toolkit": "", "cuda": "", "cudnn": "", "compiler": ""}
+    assert for_gpus.agrees({**FACTS, **of_cpu}) is agrees
+
+
+@pytest.mark.parametrize(
+    ("text", "grade"),
+    [
+        pytest.param('tensorflow: "2.18.0"\npython: "3.9"\nhost_compiler: {name: clang, version: "17"}\n',
+                     "for GPUs by tensorflow/tensorflow#", id="C++ compiler"),
+        pytest.param('tensorflow: "2.4.1"\npython: "3.8"\nhost_compiler: {name: gcc, version: "10.2"}\n',
+                     "by EasyBuild", id="a build for the CPU is named first"),
+    ],
+)  # fmt: skip
+def test_a_build_for_gpus_settles_a_doubt_about_a_build_for_the_cpu(desk: Desk, text: str, grade: str) -> None:
+    resolution = desk.resolve(f"schema: 1\n{text}accelerator: cpu\n")
+    assert (resolution.untested, resolution.grade.value) == ((), "built")
+    assert resolution.grade.reason.startswith(grade)
+
+
+@pytest.mark.parametrize(
     ("tensorflow", "release", "holds"),
     [("2.4.1", "2.4", True), ("2.5..2.7", "2.4", False), ("2.5..2.7", "2.7", True), ("2.19..", "2.21", True)],
 )
@@ -111,6 +141,14 @@ def test_a_version_between_what_others_built_is_a_warning(desk: Desk, text: str,
     assert resolution.grade.value == ("tested" if told else "built")
 
 
+def test_a_toolkit_without_a_row_is_no_longer_in_doubt_if_somebody_built_with_it(desk: Desk) -> None:
+    text = 'schema: 1\ntensorflow: "2.3.0"\npython: "3.8"\nrocm: "3.7"\namdgpu_targets: [gfx906]\n'
+    (problem,) = desk.problems(text)
+    assert problem.code == "image-unknown"
+    # No image of one's own helps where no row tells what to install in it.
+    assert problem.fixes[0].startswith("add a row to `images.yaml`")
+
+
 def test_a_configuration_without_a_report_is_said_with_the_grade(desk: Desk) -> None:
     head = 'schema: 1\ntensorflow: "2.4.1"\npython: "3.8"\naccelerator: cpu\n'
     assert "--config=mkl" in desk.resolve(head + "bazel: {configs: [mkl]}\n").grade.reason
@@ -130,6 +168,22 @@ def test_a_way_out_keeps_the_release_and_every_capability_that_can_be_built(desk
     (problem, *_) = desk.problems('schema: 1\ntensorflow: "2.11"\npython: "3.10"\ncompute_capabilities: [sm_30]\n')
     assert [way.question for way in problem.ways] == ["build for the CPU alone"]
     assert not set(problem.fixes) & {way.text for way in problem.ways}
+
+
+@pytest.mark.parametrize(
+    ("text", "untested"),
+    [
+        pytest.param('tensorflow: "2.6.0"\npython: "3.6"\ngpus: [a100]\ncuda: "11.4.2"\ncudnn: "8.3.3"\n',
+                     {"cuda": "11.4", "allow_untested": True}, id="the images of a patch release are deleted"),
+        pytest.param('tensorflow: "2.12.0"\npython: "3.10"\ngpus: [rtxa5000]\ncuda: "11.5"\ncudnn: "8.3"\n',
+                     None, id="the image holds another minor version"),
+    ],
+)  # fmt: skip
+def test_a_way_out_keeps_the_versions_that_it_names(desk: Desk, text: str, untested: object) -> None:
+    (problem, *_) = desk.problems(f"schema: 1\n{text}")
+    assert problem.ways
+    assert [way.text for way in problem.ways if "cuDNN 8.3" in way.keep and "the base image holds" in way.text] == []
+    assert not untested or [dict(way.change) for way in problem.ways if way.untested] == [untested]
 
 
 def test_a_build_with_an_edit_leaves_the_doubt_and_tells_the_edit(desk: Desk) -> None:
