@@ -1,7 +1,7 @@
 """One operation of a TensorFlow program, alone. `python case.py` times it with the TensorFlow of that Python.
 
 `tfdock trace --case` wrote this file. Inputs are random, except for small constants and integers (zeros). To change
-an input, change CASE. `seconds` is the median time of a call, minus that of a call that computes nothing.
+an input, change CASE. `seconds` is the median time of a call, minus the time of a call that computes nothing.
 """
 
 import json
