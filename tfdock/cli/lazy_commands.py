@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar
@@ -112,6 +113,16 @@ class LazyGroup(TyperGroup):
         # A stub has no options: the real command must parse the arguments.
         return name, self.load_command(name) if name and stub else None, arguments
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options before the command."""
+        with _hints(" ".join(args)):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the command's options, and run the command."""
+        with _hints():
+            return super().invoke(ctx)
+
     def load_command(self, name: str) -> Any:
         """Import the module of a command and return the command."""
         module, _ = self.table[name]
@@ -124,6 +135,30 @@ class LazyGroup(TyperGroup):
         shared = [option for option in self.params if option.name in _SHARED - known]
         group.registered[name].params += shared
         return group.registered[name]
+
+
+@contextmanager
+def _hints(words: str = "") -> Iterator[None]:
+    """Add to the error about an unknown option where its value belongs: behind the command, or into `--set`.
+
+    `words` are the arguments of the program, if the option stands before the command.
+    """
+    try:
+        yield
+    except Exception as caught:
+        error: Any = caught  # typer does not export the class of this error
+        name = getattr(error, "option_name", "").removeprefix("--").replace("-", "_")
+        if name and hasattr(error, "possibilities"):
+            from tfdock.profile.profile import field_named  # here: an error may take its time
+
+            command = next((word for word in words.split() if word in COMMANDS), None)
+            takes_fields = error.ctx and any(option.name == "sets" for option in error.ctx.command.params)
+            if command:
+                error.message += f"; write it after the command: `tfdock {command} {error.option_name} …`"
+            elif takes_fields and (field := field_named(name)):
+                error.message += f"; it is a field of the profile: `--set {field}=…`"
+                error.possibilities = None
+        raise
 
 
 def lazy_typer(titled: Mapping[str, Table], **settings: Any) -> typer.Typer:

@@ -7,7 +7,7 @@ import hashlib
 import platform
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -32,6 +32,7 @@ from tfdock.profile import profile as profiles
 from tfdock.profile.endpoint import parse
 from tfdock.profile.profile import Profile, TensorFlow
 from tfdock.profile.yaml_nodes import Node, shown
+from tfdock.resolve.profile_changes import describe_change
 from tfdock.resolve.question import LocalSource
 from tfdock.resolve.resolution import Resolution, Resolver
 from tfdock.resolve.resolve import resolve_or_suggest
@@ -222,7 +223,7 @@ class Preparer:
             return Path("options"), self._made_text  # a path in the current folder, whatever the options are
         if name == STDIN:
             return Path("<stdin>"), self._piped_text
-        path = find_profile(name, self.knowledge)
+        path = find_profile(name, self.knowledge, self._wish.gpus)
         return path, read_profile_text(path, Project.of(path, self.allowed))
 
     @cached_property
@@ -285,6 +286,7 @@ class Preparer:
             local_gpus=self._local_gpus if written.profile.for_this_machine else (),
             machine=platform.machine(),
             allow_untested=self._allow_untested,
+            describe=self._wish.describe if written.options else describe_change,
         )
 
     def resolve_written(
@@ -326,10 +328,11 @@ def placed(problem: Problem, document: Node, file: str) -> Problem:
     return replace(problem, file=node.file or file, line=node.line, column=node.column)
 
 
-def find_profile(name: str, knowledge: KnowledgeBase | None = None) -> Path:
+def find_profile(name: str, knowledge: KnowledgeBase | None = None, gpus: Sequence[str] = ()) -> Path:
     """Return a file; else `<name>.yaml` here or in `profiles/`; else the shipped profile of that name.
 
-    Raises ProfileError; with `knowledge` the error recognises the name of a GPU.
+    Raises ProfileError; with `knowledge` the error recognises the name of a GPU, which `--gpu` should name beside
+    `gpus`.
     """
     path = Path(name)
     if path.is_file():
@@ -345,7 +348,7 @@ def find_profile(name: str, knowledge: KnowledgeBase | None = None) -> Path:
     beside = [file for stem in stems for end in (".yaml", ".yml") if Path(file := f"{stem}{end}").is_file()]
     stem = name.removesuffix(path.suffix) if path.suffix in (".yaml", ".yml") else name
     if not beside and stem not in shipped and knowledge and means_gpu(knowledge, stem):
-        raise ProfileError(_gpu_is_no_profile(stem))
+        raise ProfileError(_gpu_is_no_profile(stem, gpus))
     # Never suggest the profile of another GPU: its wheel may not run on this GPU.
     alike = [profile for profile in shipped if _begins_alike(_numbers(stem), _numbers(profile))]
     near = beside or difflib.get_close_matches(path.stem.lower(), alike, n=1)
@@ -366,13 +369,14 @@ def _begins_alike(numbers: list[str], others: list[str]) -> bool:
     return others[: len(numbers)] == numbers and bool(numbers) == bool(others)
 
 
-def _gpu_is_no_profile(name: str) -> Problem:
+def _gpu_is_no_profile(name: str, gpus: Sequence[str]) -> Problem:
     word = shlex.quote(name)
+    option = shlex.join(["--gpu", ",".join([*gpus, name])])
     return Problem(
         "profile-not-found",
         f"`{name}` is a GPU, not a profile",
         (
-            f"`tfdock build --gpu {word}` builds for it; `tfdock init {word} --yes` writes {name}.yaml",
+            f"name it by an option: `{option}`; `tfdock init {word} --yes` writes {name}.yaml",
             f"`tfdock advise --gpu {word}` says whether an official wheel runs on it without a build",
         ),
         file=name,
@@ -475,7 +479,8 @@ def read_local(
             try:
                 patches[name] = project.patch(folder(field) / name, name=name)
             except FileNotFoundError as error:
-                message, fix = f"the patch `{name}` does not exist", "the path is relative to the file that names it"
+                fix = "the path is relative to the profile that names it, or with `--set` to the current folder"
+                message = f"the patch `{name}` does not exist"
                 raise _missing(message, fix) from error
             if sum(map(len, patches.values())) > _MOST_PATCHES:
                 message = f"the patches have more than {_MOST_PATCHES:,} bytes together"

@@ -13,6 +13,7 @@ from tfdock.errors import ProfileError
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import yaml_nodes
 from tfdock.profile.profile import Profile, unquoted_fields
+from tfdock.resolve.profile_changes import Change, as_yaml
 from tfdock.types import TARGET_FIELDS
 
 if TYPE_CHECKING:
@@ -73,8 +74,24 @@ class Wish:
             more=_yaml_lines({**({"allow_untested": "true"} if allow_untested else {}), **lines}),
             versions={name: self.fields[name] for name in devices.accelerator.components if name in self.fields},
             machine=machine,
+            describe=self.describe,
         )
         return start.text
+
+    def describe(self, change: Change, profile: Profile) -> str:
+        """Return a change of the profile as options: `--cuda 12.8.0 --set xla=false`; gone ones are named last."""
+        gone = [name for name, value in change.items() if value is None and name in self.fields]
+        named = {name: value for name, value in change.items() if name not in (*gone, *DEVICES, "allow_untested")}
+        texts, _ = as_yaml(named, profile)
+        fields = {name: value if isinstance(value, str) else texts[name] or "null" for name, value in named.items()}
+        if profile.release_field in fields:
+            fields = {"tensorflow": fields.pop(profile.release_field), **fields}
+        devices = {*change} & {*DEVICES}  # one option sets them all
+        listed = next((value for name in DEVICES if isinstance(value := change.get(name), list)), ["cpu"])
+        words = Wish(tuple(listed) if devices else (), fields).words
+        words = f"{words} --allow-untested".lstrip() if change.get("allow_untested") else words
+        left = Wish(fields={name: self.fields[name] for name in gone}).words
+        return " and ".join([*([f"`{words}`"] if words else []), *([f"leave out `{left}`"] if left else [])])
 
     def over(self, name: str, release: str, knowledge: KnowledgeBase, local: Sequence[str]) -> str:
         """Return a profile that extends the named profile and sets the fields of the wish; raises ProfileError.

@@ -828,7 +828,9 @@ def _problem(model: type[BaseModel], item: Any, document: yaml_nodes.Node, file:
         code, message = "profile-unknown-key", f"unknown key `{name}`"
         inner = _homes(model, str(path[-1])) if len(path) == 1 else []
         fix = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
-        fix = f"it is part of {joined(inner)}: `{inner[0].strip('`')}: {{{path[-1]}: …}}`" if inner else fix
+        if inner:
+            home = inner[0].strip("`")
+            fix = f"it is part of {joined(inner)}: `{home}: {{{path[-1]}: …}}`, or `--set {home}.{path[-1]}=…`"
     elif kind == "missing":
         examples = {"schema": "schema: 1", "tensorflow": 'tensorflow: "2.18.0"', "release": 'release: "2.18.0"'}
         code, message = "profile-missing-key", f"`{name}` is missing"
@@ -937,6 +939,12 @@ def _deepest(model: type[BaseModel], path: _Path) -> tuple[str, FieldInfo | None
             name, deepest = str(part), info
             models = list(_models(info.annotation))
     return name, deepest
+
+
+def field_named(key: str) -> str:
+    """Return the field of this name, dotted: `resources.memory` for `memory`; empty if there is none."""
+    homes = _homes(Profile, key)
+    return key if key in Profile.model_fields else f"{homes[0].strip('`')}.{key}" if homes else ""
 
 
 def _homes(model: type[BaseModel], key: str) -> list[str]:

@@ -87,9 +87,12 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
     # ASCII only: without it, `\d` matches the digits of every script.
     if not re.fullmatch(r"\d+\.\d+(\.\d+)?", asked, re.ASCII):
         newest = max(knowledge.releases, key=Version)
-        fix = f'write it as `2.19`; a profile builds a branch: `tensorflow: {{release: "{newest}", ref: master}}`'
+        fixes = (
+            "write it as `2.19`; without it, tfdock takes the newest release that fits",
+            f'a profile builds a branch: `tensorflow: {{release: "{newest}", ref: master}}`',
+        )
         message = f"`{asked}` is not a version of TensorFlow"
-        raise ProfileError.of("profile-bad-value", message, fix, field="tensorflow")
+        raise ProfileError.of("profile-bad-value", message, fixes, field="tensorflow")
     known = sorted(knowledge.releases, key=Version)
     row = knowledge.releases.get(str(Version(asked).minor))
     if row is None:

@@ -7,7 +7,7 @@ combinations are refused, with all reasons at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ from tfdock.profile.yaml_nodes import Node
 from tfdock.resolve.accelerator import ChosenDevices, accelerator_of, asked_components, component_fields, devices_of
 from tfdock.resolve.grades import Reports
 from tfdock.resolve.naming import WheelNameParts
+from tfdock.resolve.profile_changes import Change, describe_change
 from tfdock.resolve.question import LocalSource, Notes, Question, RuleFinding, TrialRefused, by_place, sentences
 from tfdock.resolve.tools import (
     Bases,
@@ -115,7 +116,8 @@ class Resolver:
     """Resolves a profile and changed versions of it, all with the same knowledge, machine and files.
 
     `document` provides the line of each problem. `local_gpus` name this machine's GPUs (`local_words`), for `gpus:
-    local`. `allow_untested` is the command-line option, which also applies if the profile lacks the field.
+    local`. `allow_untested` is the command-line option, which also applies if the profile lacks the field. `describe`
+    writes the changes of suggestions, as lines of a profile or as options.
     """
 
     document: Node
@@ -125,6 +127,7 @@ class Resolver:
     local_gpus: Sequence[str] = ()
     machine: str = "x86_64"
     allow_untested: bool = False
+    describe: Callable[[Change, Profile], str] = describe_change
 
     def resolve(self, profile: Profile) -> Resolution:
         """Return the resolution; raises Incompatible with every problem, without suggestions."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -16,9 +16,10 @@ from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
+from tfdock.profile.profile import Profile
 from tfdock.resolve.gpu_support import apart, release_named, target_facts
-from tfdock.resolve.profile_changes import Change, accepted, changed
-from tfdock.resolve.resolution import Resolution
+from tfdock.resolve.profile_changes import Change, accepted, changed, describe_change
+from tfdock.resolve.resolution import Resolution, Resolver
 from tfdock.resolve.resolve import read_text, resolve_or_suggest, resolve_text
 from tfdock.types import Version
 
@@ -101,11 +102,12 @@ def starter(
     more: Mapping[str, str] = MappingProxyType({}),
     versions: Mapping[str, str] = MappingProxyType({}),
     machine: str = "x86_64",
+    describe: Callable[[Change, Profile], str] = describe_change,
 ) -> Starter:
     """Return a profile that resolves, for the requested or the newest possible release.
 
     `more` are further lines of the profile, by their field. Releases that upstream tested with the `versions` of
-    components come before newer ones that only list these versions.
+    components come before newer ones that only list these versions. `describe` writes the suggestions of a refusal.
 
     Raises ProfileError, or Incompatible with the reasons of the requested or newest release, or with one reason if no
     release supports all devices together.
@@ -118,7 +120,8 @@ def starter(
         releases = _releases(knowledge, devices, tensorflow, python)
         releases.sort(key=lambda release: not _tested(knowledge.releases.get(release), versions))
         draft = [*_lines(knowledge, devices, releases[0], python), *more.values()]
-        resolution = _newest(knowledge, draft, devices, releases, machine)
+        profile, resolver = read_text("\n".join(draft), knowledge, machine=machine)
+        resolution = _newest(profile, replace(resolver, describe=describe), devices, releases)
         # Write out every version: today's choice must not change when knowledge grows.
         others = {name: version for name, version in resolution.components.items() if name not in more}
         lines = [*_lines(knowledge, devices, str(resolution.version), resolution.python, others), *more.values()]
@@ -163,11 +166,9 @@ def _tested(release: Release | None, versions: Mapping[str, str]) -> bool:
     return all(Version(text).matches(Version(versions[name])) for name, text in tested.items())
 
 
-def _newest(
-    knowledge: KnowledgeBase, lines: Sequence[str], devices: StarterDevices, releases: Sequence[str], machine: str
-) -> Resolution:
+def _newest(profile: Profile, resolver: Resolver, devices: StarterDevices, releases: Sequence[str]) -> Resolution:
     """Return the resolution of a profile with the first release that takes it; raises Incompatible if none does."""
-    profile, resolver = read_text("\n".join(lines), knowledge, machine=machine)
+    knowledge = resolver.knowledge
     drafts: Iterator[Change] = (
         {"tensorflow": release}
         | ({devices.accelerator.target_field: taken_targets(knowledge, devices, release)} if devices.targets else {})

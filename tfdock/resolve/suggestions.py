@@ -36,7 +36,6 @@ from tfdock.resolve.profile_changes import (
     by_distance,
     changed,
     component_titles,
-    describe_change,
     is_set,
     known_versions,
     mentioned_accelerators,
@@ -246,7 +245,9 @@ class Moves:
         if not isinstance(asked, list):
             return
         known = self.knowledge.cpu_features
-        nearest = [name if name in known else next(iter(_near(name, known)), "") for name in asked]
+        # `noavx` asks for the opposite of `avx`.
+        near = {name: [] if name.removeprefix("no") in known else _near(name, known) for name in asked}
+        nearest = [name if name in known else next(iter(near[name]), "") for name in asked]
         if all(nearest):
             yield {"optimize": list(dict.fromkeys(nearest))}
         rest = [name for name in asked if name in known]
@@ -432,7 +433,7 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
         tried = [({path: move[path] for path in move if path != "allow_untested"}, found) for move, found in tried]
     if not tried:
         # A user who misspelled a GPU has one, so do not suggest a build for the CPU.
-        return _without_devices(moves, attempt) if moves.wants_devices and "gpu-unknown" not in moves.codes else []
+        return _without_devices(moves, resolver) if moves.wants_devices and "gpu-unknown" not in moves.codes else []
     in_play = {path for move, _ in tried for path in move}
 
     def rank(item: Tried) -> tuple[bool, ...]:
@@ -445,7 +446,7 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
         untested, other_vendor = "allow_untested" in move, "accelerator" in move
         return untested, other_vendor, left, resolution.grade.value != "built", bool(resolution.warnings)
 
-    return [_suggestion(moves, move, resolution, in_play) for move, resolution in sorted(tried, key=rank)]
+    return [_suggestion(moves, move, resolution, in_play, resolver) for move, resolution in sorted(tried, key=rank)]
 
 
 def _nearest(
@@ -483,10 +484,10 @@ def _is_superseded(move: Change, nearest: Sequence[Tried]) -> bool:
     return any(set(seen) <= set(move) and set(move) != {"gpus"} for seen, other in nearest if not other.warnings)
 
 
-def _without_devices(moves: Moves, attempt: Attempt) -> list[Suggestion]:
+def _without_devices(moves: Moves, resolver: Resolver) -> list[Suggestion]:
     """Return the last possible fix, as a question: to build for the CPU."""
-    for move, resolution in accepted(moves.profile, moves.without_devices(), attempt):
-        return [replace(_suggestion(moves, move, resolution, set()), question="build for the CPU alone")]
+    for move, resolution in accepted(moves.profile, moves.without_devices(), resolver.attempt):
+        return [replace(_suggestion(moves, move, resolution, set(), resolver), question="build for the CPU alone")]
     return []
 
 
@@ -505,12 +506,14 @@ def _smallest_change(moves: Moves, move: Change, resolution: Resolution, attempt
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
-def _suggestion(moves: Moves, move: Change, resolution: Resolution, in_play: set[str]) -> Suggestion:
+def _suggestion(
+    moves: Moves, move: Change, resolution: Resolution, in_play: set[str], resolver: Resolver
+) -> Suggestion:
     change = _explicit(move, resolution)
     always = {"tensorflow", "tensorflow.release", "gpus", *moves.components}
     others = sorted((in_play | always) - set(move), key=_keep_order)
     keep = tuple(dict.fromkeys(_keep_text(moves, path) for path in others if is_set(moves.profile, path)))
-    text = describe_change(change, moves.profile)
+    text = resolver.describe(change, moves.profile)
     text = f"keep {', '.join(keep)}: {text}" if keep else text
     text += f" (built {resolution.grade.reason.partition(', ')[0]})" if resolution.grade.value == "built" else ""
     text += "".join(f" ({message})" for message in dict.fromkeys(warning.message for warning in resolution.warnings))

@@ -429,7 +429,9 @@ def check_features(question: Question, features: Sequence[str]) -> None:
                 "optimize-unknown",
                 f"optimize[{index}]",
                 f"no compiler knows the {question.machine} feature `{name}`",
-                why=f"the compiler would stop at -m{name}",
+                why=f"by default a build has no {opposite} already"
+                if (opposite := name.removeprefix("no")) in known
+                else f"the compiler would stop at -m{name}",
             )
 
 

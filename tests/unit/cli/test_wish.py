@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -197,6 +198,57 @@ def test_a_refusal_names_the_option_or_the_line(run: Run) -> None:
     told = run("check", "my.yaml", "--gpu", "rtx5090").stderr
     assert "--gpu rtx5090: error: CUDA 12.5 does not support sm_120" in told
     assert "my.yaml:6:8: error: cuDNN 9.3.0 has no code for 12.0" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "fix"),
+    [
+        ("--gpu gtx770", "`--set xla=false`"),
+        ("--gpu rtx5090 --tensorflow 2.18", "`--tensorflow 2.20.0`"),
+        ("--gpu 8.6 --tensorflow 2.3", "`--tensorflow 2.5.3`"),
+        ("my.yaml --gpu rtx5090", "`--tensorflow 2.20.0 --cuda 12.8.0 --set cudnn=9.7.0`"),
+        ("my.yaml --set optimize=[noavx]", "leave out `--set 'optimize=[noavx]'`"),
+        ("--gpu cpu --set bazel.configs=[mkl,foo]", "`--set 'bazel.configs=[mkl]'`"),
+    ],
+)
+def test_a_fix_of_options_is_options_that_are_accepted(run: Run, options: str, fix: str) -> None:
+    refused = run("check", *options.split())
+    assert refused.exit_code == 3
+    assert fix in " ".join(refused.stderr.split())
+    if not fix.startswith("leave"):
+        kept = options.partition(" --set")[0]
+        assert run("check", *kept.split(), *shlex.split(fix.strip("`"))).exit_code == 0
+
+
+def test_a_question_about_options_is_options_too(run: Run) -> None:
+    asked = run("check", "--gpu", "8.6", "--tensorflow", "2.3").stderr
+    assert "keep TensorFlow 2.3: `--cuda 12.2 --allow-untested`" in " ".join(asked.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("plan --gpu rtx3090 --memory 24GB", "it is a field of the profile: `--set resources.memory=…`"),
+        ("plan --gpu rtx3090 --cudnn 9.3", "it is a field of the profile: `--set cudnn=…`"),
+        ("--python 3.12 plan --gpu rtx3090", "write it after the command: `tfdock plan --python …`"),
+        ("plan --gpu rtx3090 --set patches=a", "or `--set tensorflow.patches=…`"),
+        ("plan --gpu rtx3090 h100", "name it by an option: `--gpu rtx3090,h100`"),
+        ("plan --gpu gtx770 --tensorflow 2.x", "without it, tfdock takes the newest release that fits"),
+    ],
+)
+def test_an_option_that_is_not_there_is_told_where_its_value_goes(run: Run, words: str, told: str) -> None:
+    result = run(*words.split())
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+def test_an_option_of_no_profile_gets_no_field(run: Run) -> None:
+    assert "field" not in run("inspect", "--memory", "2").stderr
+
+
+def test_more_memory_than_the_machine_has_is_said(run: Run) -> None:
+    planned = run("plan", "--gpu", "cpu", "--set", "resources.memory=99999GiB")
+    assert "a build here gets no more" in planned.stdout
 
 
 def test_options_name_files_of_this_folder_whatever_else_they_say(run: Run, tmp_path: Path) -> None:

@@ -38,8 +38,10 @@ from tfdock.plan.context_folder import write
 from tfdock.plan.estimate import PhaseEstimate, expectation
 from tfdock.plan.notes import notes_of
 from tfdock.plan.prepare import PreparedBuild
+from tfdock.plan.resources import BuildResources
 from tfdock.plan.wish import Wish
 from tfdock.profile import profile
+from tfdock.types import Machine
 from tfdock.wheelhouse.store import Wheelhouse
 
 
@@ -144,12 +146,20 @@ def _cost_rows(plan: BuildPlan, expected: PhaseEstimate | None) -> list[tuple[st
     limits, machine = plan.resources, plan.machine
     rows = [
         ("jobs", f"{limits.jobs} at once, on {limits.cpus} of {machine.cpus} cores; fewer on a smaller engine"),
-        ("memory", f"{gib(limits.memory)} of {gib(machine.memory)}, {gib(limits.heap)} of it for Bazel"),
+        ("memory", _memory(limits, machine)),
         ("disk", gib(limits.disk)),
     ]
     if expected:
         rows.append(("time", f"about {console.rough_duration(expected.total)}, by {expected.source}"))
     return rows
+
+
+def _memory(limits: BuildResources, machine: Machine) -> str:
+    """Return the container's memory; a build never gets more than its machine has."""
+    bazel = f"{gib(limits.heap)} of it for Bazel"
+    if limits.memory <= machine.memory:
+        return f"{gib(limits.memory)} of {gib(machine.memory)}, {bazel}"
+    return f"{gib(limits.memory)}, {bazel}; this machine has {gib(machine.memory)}: a build here gets no more"
 
 
 def _command_lines(words: tuple[str, ...]) -> Iterator[str]:
