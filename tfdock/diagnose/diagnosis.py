@@ -155,7 +155,7 @@ def _first(seen: LogSightings, here: ObservedParts, kinds: Sequence[ErrorKind]) 
     told = f"The first error is in line {first.line}" + (f", and belongs to {place}." if place else ".")
     if said := next(filter(None, map(skew.said_below, seen.suspects)), "") if not own else "":
         told = f"{told} Below it, the tool that failed says: `{said[:_LONGEST]}`."
-        first = SuspectLine(first.line, said)
+        first = SuspectLine(first.line, said, (first.text,) if first.text.endswith(":") else ())
     return " ".join(filter(None, (told, here.outside(), skew.next_step(first, kinds))))
 
 

@@ -76,6 +76,11 @@ _PREFIX = re.compile(
 )
 # Prefixes nest: a line of BuildKit may be part of a line of a CI service.
 _PREFIXES = 8
+# The calls of a traceback, below a line that announces an error.
+_CALLS = re.compile(
+    rb"(?:\n[^\n]*Traceback \(most recent call last\):)?"
+    rb'\n(?:#\d+ [\d.]+ )?[ \t]*File "[^\n]*(?:\n(?:#\d+ [\d.]+ )?[ \t]+[^\n]*){0,400}'
+)
 _SUFFIX = re.compile(r'(?:\\r)?\\n","stream":"std(?:out|err)","time":"[^"]{1,40}"\}$')
 
 
@@ -118,10 +123,17 @@ class Block:
         """Return a line as its program printed it."""
         return bare(self.data[begin:end].decode("utf-8", "replace"))
 
+    def is_source(self, begin: int) -> bool:
+        """Return whether the line that begins here is a line of a program: a traceback shows it below its file."""
+        above = self.data[max(begin - NEAR, 0) : max(begin - 1, 0)].rpartition(b"\n")[2]
+        indent = above.find(b'File "')
+        return indent >= 0 and b'", line ' in above and self.data[begin + indent : begin + indent + 1].isspace()
+
     def shown(self, place: int) -> tuple[str, ...]:
-        """Return the line at a place and the next lines, without empty lines."""
+        """Return the line at a place and the next lines, without a traceback's calls and without empty lines."""
         begin, end = self.around(place)
         lines = [self.text(begin, end)]
+        end = calls.end() if (calls := _CALLS.match(self.data, end)) else end
         for _ in range(AFTER):
             at = self.data.find(b"\n", end, end + NEAR)
             if at < 0 or at + 1 >= len(self.data):

@@ -32,8 +32,8 @@ _ANNOUNCED = re.compile(
     r"^ERROR: .{1,900} failed:? \((?:Exit|Segm|Aborted|Killed|Illegal)|error executing command|"
     r"^FAILED: Build did|^ERROR: .{1,900}(?:was not created|not all outputs were created)|too many errors emitted|"
     r"returned a non-zero code: \d|"
-    # A traceback follows, whose last line names the error.
-    r"^ERROR: .{1,900}(?: in \S{1,100} rule \S{1,300}|fetch of repository '\S{1,100}):$"
+    # A traceback or the words of a program follow, and they name the error.
+    r"^(?:ERROR: .{1,900}|Error in \w{1,60}:.{0,300}):$|^Error in \w{1,60}: ?$|\bRepository command failed$"
 )
 #: Lines of Bazel, of the command that it shows, and of a compiler's warnings.
 _AROUND = re.compile(
@@ -364,7 +364,7 @@ def only_announces(error: str) -> bool:
 
 def said_below(error: SuspectLine) -> str:
     """Return what the failed tool itself says below a line that only announces its failure; empty if unknown."""
-    words = (text for text in error.below if not _AROUND.match(text))
+    words = (text for text in error.below if not (_AROUND.match(text) or only_announces(text)))
     return next(words, "") if only_announces(error.text) else ""
 
 

@@ -150,6 +150,7 @@ consequence: ERROR: /s/kernels/BUILD:4094:1: output 'a.cu.pic.o' was not created
 network: fatal: unable to access 'https://frob.example/frob.git/': Failed to connect
 network: curl: (56) Recv failure
 script_file: cp: cannot stat 'bazel-out/frob/numpy/.doxyfile': No such file or directory
+package_without_build: ERROR: /s/BUILD:1:1: no such package '@frob//a': BUILD file not found in directory 'a'
 docker_command: docker: Error response from daemon: frobnication.
 consequence: The command '/bin/sh -c frob' returned a non-zero code: 3
 consequence: FAILED: Build did NOT complete successfully
@@ -171,6 +172,26 @@ def test_the_first_error_is_none_that_only_announces_or_follows_from_another() -
     follows = "ERROR: /s/kernels/BUILD:1:1: output 'a.o' was not created"
     told = diagnosed(f"{announced}\nerror: no such file or directory: 'v2'\n{follows}\n")
     assert told.first.startswith("The first error is in line 2, and belongs to `@zlib`")
+
+
+FETCH = """\
+ERROR: An error occurred during the fetch of repository 'local_config_frob':
+   Traceback (most recent call last):
+\tFile "/s/third_party/frob.bzl", line 1369
+\t\t_create(<1 more arguments>)
+\tFile "/s/third_party/common.bzl", line 208, column 13, in execute
+\t\tfail("Cannot find rocm library %s" % name)
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", "#9 12.3 "])
+@pytest.mark.parametrize("words", ["Repository command failed\n", "Error in fail: Repository command failed\n", ""])
+def test_below_a_traceback_stand_the_words_of_the_rule(words: str, prefix: str) -> None:
+    skipped = "ERROR: Skipping '//a:b': no such package '@x//': Traceback (most recent call last):"
+    log = f"{FETCH}{words}frob is even\n{skipped}"
+    told = diagnosed("".join(f"{prefix}{line}\n" for line in log.split("\n")))
+    assert told.findings == ()
+    assert "in line 1. Below it, the tool that failed says: `frob is even`. A rule that prepares a" in told.first
 
 
 @pytest.mark.parametrize("between", ["", "INFO: Elapsed time: 0.4s\n", "(cd /c/execroot && \\\n"])
