@@ -141,6 +141,9 @@ def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
         which = " or ".join(f"`{gpu.gpu}` ({gpu.target})" for gpu in match.candidates)
         message = f"`{name}` is the name of GPUs with different targets"
         return Problem("gpu-ambiguous", message, f"say which: {which}")
+    elif other := next((row for row in knowledge.other_devices if re.fullmatch(row.words, name.lower())), None):
+        message = f"`{name}` is no GPU that tfdock builds for"
+        return Problem("gpu-unknown", message, other.instead, why=other.says)
     else:
         # Only a question, not a fix: code for another GPU may not run on this one.
         near = " or ".join(f"`{near_name}`" for near_name in match.near)

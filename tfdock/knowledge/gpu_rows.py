@@ -49,7 +49,8 @@ class Architecture(Row):
 class Gpu(Row):
     """A product. `target` is the compute capability (`8.6`) or gfx target; `names` as the driver prints them.
 
-    `machine` is the kind of CPU that it is sold with, if there is only one (`aarch64`).
+    `machine` is the kind of CPU that it is sold with, if there is only one (`aarch64`). `toolkit_max` is the newest
+    toolkit for it, if that is older than the newest toolkit for its target: the toolkit of a board's last system.
     """
 
     KEY = ("gpu",)
@@ -60,10 +61,25 @@ class Gpu(Row):
     names: tuple[str, ...] = ()
     memory_gib: float | None = None
     machine: str | None = None
+    toolkit_max: str | None = None
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
         """Return an accelerator without a row, or a target that none of its GPUs has."""
         return not_of(known.accelerators.get(self.accelerator), "target", (self.target,))
+
+
+class OtherDevice(Row):
+    """A device or system for which tfdock builds no wheel, by the `words` with which users name it.
+
+    `says` is a sentence on the official wheels for it, `instead` on what a user can install.
+    """
+
+    KEY = ("device",)
+
+    device: str
+    words: str
+    says: str
+    instead: str
 
 
 class TargetReport(Row):

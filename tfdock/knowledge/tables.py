@@ -105,6 +105,7 @@ class KnowledgeBase:
     drivers = _keyed(toolkit_rows.Driver)  #: (toolkit, major version) -> row.
     architectures = _listed(gpu_rows.Architecture)  #: Generations of GPUs.
     target_reports = _listed(gpu_rows.TargetReport)  #: Reports of others about targets.
+    other_devices = _listed(gpu_rows.OtherDevice)  #: Devices and systems for which no wheel is built here.
     forks = _listed(Fork)  #: Forks of TensorFlow that use more GPUs.
     libraries = _listed(toolkit_rows.LibraryRow)  #: The GPUs and toolkits that versions of libraries support.
     redistributables = _keyed(toolkit_rows.Redistributable)  #: (component, version) -> row.

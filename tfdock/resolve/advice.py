@@ -25,7 +25,7 @@ from tfdock.gpu.devices import (
     unknown_gpu,
 )
 from tfdock.gpu.gpu_facts import OFFICIAL_MACHINE, companions, facts_of_release
-from tfdock.knowledge.fits import is_used, overrides, own_target
+from tfdock.knowledge.fits import is_used, overrides, own_target, reports
 from tfdock.knowledge.gpu_rows import Gpu, TargetReport
 from tfdock.knowledge.release_rows import Estimate, Release, Support, applies
 from tfdock.knowledge.rows import Accelerator
@@ -35,8 +35,10 @@ from tfdock.resolve.gpu_support import apart, release_named, taken_versions
 from tfdock.resolve.profile_changes import is_set
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.resolve import resolve_text
+from tfdock.resolve.starter import StarterDevices, starter
 from tfdock.types import Capability, Version, same_minor
 
+OFFICIAL_PROJECT = "tensorflow"  #: The project of official wheels for most releases and accelerators.
 _FILE = "advice.yaml"
 # Comments, with `# ` in front, must fit a terminal of 80 columns.
 _COMMENT_COLUMNS = 78
@@ -105,9 +107,10 @@ class Advice:
     `untested` is this profile beside an offer of another release, `refused` why the requested release does not fit.
     `elsewhere` is the kind of machine that a GPU is part of, if official wheels are for another; `buildable`: it
     has base images. `mixed`: the GPUs have several accelerators; `apart` says why no wheel serves all GPUs, a line
-    for each. `overrides` are settings with which users run code of another target. `vendors` is the vendor's own
-    wheel, to be tried before one is built. `plan` is the offer's list, `alternative` a longer list with code
-    for each GPU alone; `figures` are the figures behind sizes and times, and figures to compare with.
+    for each. `reported` are reports about GPUs of another kind of machine, such as the vendor's wheels. `overrides`
+    are settings with which users run code of another target. `vendors` is the vendor's own wheel, to be tried before
+    one is built. `plan` is the offer's list, `alternative` a longer list with code for each GPU alone; `figures` are
+    the figures behind sizes and times, and figures to compare with.
     """
 
     asked: str | None
@@ -126,6 +129,7 @@ class Advice:
     buildable: bool
     mixed: bool
     apart: tuple[str, ...]
+    reported: tuple[str, ...]
     overrides: tuple[TargetReport, ...]
     plan: SizePlan | None
     alternative: SizePlan | None
@@ -181,11 +185,61 @@ def advise(
         buildable=any(row.machine == wanted.elsewhere for row in knowledge.images),
         mixed=wanted.mixed,
         apart=() if wanted.mixed or planned else wanted.reasons_apart(),
+        reported=tuple(
+            line for gpu in gpus if wanted.elsewhere for line in reports(knowledge, gpu.accelerator, gpu.target)
+        ),
         overrides=tuple(row for gpu in gpus for row in overrides(knowledge, wanted.accelerator, gpu.target)),
         plan=wanted.size(planned.release, planned.resolution.targets) if planned else None,
         alternative=wanted.size_with_code_for_each(planned) if planned else None,
         figures=tuple(wanted.figures(planned.release if planned else release)),
         jit=wanted.estimate("jit-first-start", release),
+    )
+
+
+def advise_without_gpu(
+    knowledge: KnowledgeBase, *, tensorflow: str | None, python: str | None, machine: str
+) -> Advice:
+    """Return advice for a machine without GPU, whose CPU is `machine`: the official wheel, and a profile for a build.
+
+    Raises ProfileError for an unknown release, and Incompatible if the release has no wheel for the Python.
+    """
+    plain = next(row for row in knowledge.accelerators.values() if row.target_pattern is None)
+    devices = StarterDevices(accelerator=plain)
+    start = starter(knowledge, devices, tensorflow=tensorflow, python=python, machine=machine)
+    release, version = start.resolution.release, str(start.resolution.version)
+    wheel = AdvisedWheel(
+        project=OFFICIAL_PROJECT,
+        release=release.release,
+        version=version,
+        pythons=release.pythons,
+        targets=(),
+        requirement=f"{OFFICIAL_PROJECT}=={version}",
+        installs=release.pythons,
+        system=_Wanted(knowledge=knowledge, gpus=(), python=python).system(release),
+    )
+    return Advice(
+        asked=tensorflow,
+        release=release,
+        version=version,
+        python=python,
+        wheel=wheel,
+        gpus=(),
+        native=wheel,
+        instead=wheel,
+        vendors=None,
+        offer=AcceptedProfile(text=start.text, release=release, resolution=start.resolution),
+        untested=None,
+        refused=(),
+        elsewhere="",
+        buildable=True,
+        mixed=False,
+        apart=(),
+        reported=(),
+        overrides=(),
+        plan=None,
+        alternative=None,
+        figures=(),
+        jit=None,
     )
 
 
@@ -256,7 +310,7 @@ def _unknown_gpu_problem(knowledge: KnowledgeBase, name: str) -> Problem:
     plain = knowledge.accelerators.get(name.lower())
     if plain is not None and plain.target_pattern is None:
         word = plain.accelerator
-        fix = f"for a machine without GPU `tfdock init --gpu {word}` writes a profile, and `pip install` has wheels"
+        fix = f"`tfdock advise {word}` alone is about a machine without GPU"
         return Problem("gpu-unknown", f"`{name}` is not a GPU", fix, field="gpu")
     return replace(unknown_gpu(knowledge, name), field="gpu")
 
@@ -341,7 +395,7 @@ class _Wanted:
     def official_wheel(self, release: Release, version: str, gpus: Sequence[Compatibility]) -> AdvisedWheel:
         """Return a release's official wheel for such GPUs; for several accelerators, for the first one."""
         accelerator = self.accelerator
-        project = release.official_project.get(accelerator.accelerator, "tensorflow")
+        project = release.official_project.get(accelerator.accelerator, OFFICIAL_PROJECT)
         rows = tuple(companions(self.knowledge, release, accelerator))
         extra = next((row.extra for row in rows if row.extra), None)
         # The extra installs libraries, which may exist for fewer Pythons than the wheel.

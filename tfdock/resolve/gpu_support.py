@@ -118,7 +118,9 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
         (row for row in knowledge.toolkits.values() if row.toolkit == accelerator.toolkit),
         key=lambda row: Version(row.version),
     )
-    able = [row for row in rows if number in row.targets]
+    gpu = knowledge.gpus.get(name)
+    newest = Version(gpu.toolkit_max) if gpu and gpu.toolkit_max else Version(rows[-1].version) if rows else None
+    able = [row for row in rows if number in row.targets and newest and Version(row.version) <= newest]
     toolkits = tuple(row.version for row in able)
     architecture = architecture_of(knowledge, family, target)
 

@@ -20,6 +20,7 @@ from tfdock.knowledge import loader
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.advice import Advice, advise, cover, gpus_named
+from tfdock.resolve.gpu_support import target_facts
 
 from ..desk import Desk
 
@@ -556,3 +557,44 @@ def test_every_source_of_the_tables_is_explained(table: str) -> None:
     used = {name for row in rows for name in ((row.source,) if isinstance(row.source, str) else row.source)}
     assert used == set(named)
     assert all(row.checked for row in rows)
+
+
+# --- machines without a GPU that wheels are built for ---------------------------------------------------------------
+
+
+def test_a_machine_without_gpu_gets_the_official_wheel() -> None:
+    result = command("cpu", "--tensorflow", "2.9", columns=1000)
+    assert result.stdout.startswith("No build is needed: the official wheel of TensorFlow 2.9.3 runs on it.")
+    assert "`pip install tensorflow==2.9.3` (Python 3.7 to 3.10)" in result.stdout
+    assert "with glibc 2.17 or newer and a CPU with AVX" in result.stdout
+
+
+def test_its_profile_is_the_one_of_init(tmp_path: Path) -> None:
+    file = tmp_path / "cpu.yaml"
+    document = json.loads(command("--gpu", "cpu", "-o", str(file), "--json").stdout)
+    assert document["profile"] == file.read_text()
+    assert "accelerator: cpu" in document["profile"]
+    assert not document["build_needed"]
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("m2-max", "tensorflow-metal"), ("windows", "up to 2.10"), ("rpi4", "from 2.10 on"), ("arc-a770", "2.15.0.3"),
+    ],
+)  # fmt: skip
+def test_a_device_that_no_wheel_is_built_for_is_told_what_there_is(word: str, told: str) -> None:
+    result = command(word, columns=1000)
+    assert result.exit_code == 2
+    assert "is no GPU that tfdock builds for [gpu-unknown]" in result.stderr
+    assert told in result.stderr
+
+
+def test_the_wheels_of_a_board_are_named() -> None:
+    assert "reported: NVIDIA publishes wheels" in command("jetson-nano", columns=1000).stdout
+
+
+def test_a_board_has_the_toolkits_of_its_last_system() -> None:
+    cuda = KNOWLEDGE.accelerators["cuda"]
+    assert target_facts(KNOWLEDGE, cuda, "5.3", "jetson-nano").toolkits[-1] == "10.2"
+    assert target_facts(KNOWLEDGE, cuda, "5.3").toolkits[-1] == "12.9"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import shlex
 import sys
@@ -21,9 +22,12 @@ from tfdock.gpu.compatibility import Compatibility
 from tfdock.host.settings import Settings
 from tfdock.knowledge.release_rows import Estimate
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan, pip_install
+from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan, advise_without_gpu, pip_install
 from tfdock.resolve.advice import advise as advice_for
 from tfdock.resolve.gpu_support import python_spans
+
+_NO_GPU = "cpu"
+_OTHER_SYSTEMS = "other systems have wheels too: `tfdock advise arm`, `macos` and `windows` name them"
 
 
 @app.command(epilog="Example: `tfdock advise --gpu rtx5080 --tensorflow 2.19 -o rtx5080.yaml`.")
@@ -54,9 +58,14 @@ def advise(
 ) -> None:
     """Print a profile if a build would do better."""
     base = knowledge_for(settings)
-    gpus = [request.gpu for request in requested_gpus(base, [*(gpu or []), *(more or [])])]
+    words = [*(gpu or []), *(more or [])]
     _check_python(python)
-    advice = advice_for(base, gpus, tensorflow=tensorflow, python=python)
+    if words == [_NO_GPU]:
+        machine = platform.machine()
+        advice = advise_without_gpu(base, tensorflow=tensorflow, python=python, machine=machine)
+    else:
+        gpus = [request.gpu for request in requested_gpus(base, words)]
+        advice = advice_for(base, gpus, tensorflow=tensorflow, python=python)
     if output is not None and advice.offer is not None:
         write_profile(output, advice.offer.text)
         console.tell(f"wrote {output}")
@@ -133,7 +142,10 @@ def _lines(base: KnowledgeBase, advice: Advice, output: Path | None) -> Iterator
         yield f"{style.good('note:')} {_pip(wheel, advice.python)}", ASIDE
         if wheel.system:
             yield f"{style.good('note:')} it runs on {wheel.system}", ASIDE
-    yield "", ""
+        if not advice.gpus:
+            yield f"{style.good('note:')} {_OTHER_SYSTEMS}", ASIDE
+    if advice.gpus:
+        yield "", ""
     if advice.python and advice.python not in advice.wheel.pythons:
         had = _pythons(advice.wheel.pythons)
         text = f"TensorFlow {advice.version} has no official wheel for Python {advice.python}, only for {had}."
@@ -142,6 +154,7 @@ def _lines(base: KnowledgeBase, advice: Advice, output: Path | None) -> Iterator
         first = answer(base, gpu, style, wheel="the official wheel", release=advice.version, jit=advice.jit)
         yield first, "  "
         yield from reasons(gpu, style)
+    yield from ((f"  {style.strong('reported:')} {line}", ASIDE) for line in advice.reported)
     needed = not (wheel or advice.instead)
     if advice.offer is not None and needed:
         yield "", ""
@@ -277,7 +290,8 @@ def _fixes(advice: Advice, output: Path | None, head: AdvisedWheel | None) -> It
         yield _pip(advice.instead, advice.python)
     if advice.offer and (head or advice.instead):
         version = advice.offer.resolution.version
-        yield f"or build TensorFlow {version} for exactly {_whom(advice)}: {_build(advice, output)}"
+        why = f"for exactly {_whom(advice)}" if advice.gpus else "for a CPU without AVX, or for newer instructions"
+        yield f"or build TensorFlow {version} {why}: {_build(advice, output)}"
     elif advice.offer:
         yield from _vendor(advice)
         yield _build(advice, output)
@@ -312,8 +326,12 @@ def _build(advice: Advice, output: Path | None) -> str:
     if output:
         return f"`tfdock build {shlex.quote(str(output))}`"
     # The names of many GPUs would make the file name too long.
-    name = f"{'-'.join(service.gpu.gpu for service in advice.gpus)[:40]}.yaml"
+    name = f"{'-'.join(_names(advice))[:40]}.yaml"
     return f"`{_again(advice, output=name)}`, then `tfdock build {name}`"
+
+
+def _names(advice: Advice) -> list[str]:
+    return [service.gpu.gpu for service in advice.gpus] or [_NO_GPU]
 
 
 def _again(
@@ -324,7 +342,7 @@ def _again(
     output: str | None = None,
 ) -> str:
     """Return the same command line with the given values changed."""
-    words = [["--gpu", ",".join(gpus or [gpu.gpu.gpu for gpu in advice.gpus])]]
+    words = [["--gpu", ",".join(gpus or _names(advice))]]
     words += [["--tensorflow", release] for release in [tensorflow or advice.asked] if release]
     words += [["--python", version] for version in [python or advice.python] if version]
     words += [["-o", output]] if output else []
