@@ -69,7 +69,7 @@ _PREFIX = re.compile(
             r"##\[(?:error|warning|group|debug|section|command)\]|::(?:error|warning|notice)[^:\n]{0,200}::",
             r"E\s{2,7}(?=\S)",  # pytest
             r"(?<!\s) ?\| (?=[^\s|^~+][^|]*$)",  # BitBake; neither tables, nor a compiler's excerpts with more blanks
-            r"\*\*(?=[A-Za-z])",  # Markdown, around a line that was pasted
+            r"\*\*(?=[A-Za-z])|\d{1,4}>\s{0,8}(?=\S)",  # Markdown, around a line that was pasted; MSBuild
             r"\s{1,200}",
         ]
     )

@@ -32,7 +32,7 @@ _SUSPICIOUS = (
     "ERROR:", "error:", "Error:", "FATAL:", "FAILED", "Killed", "Exception:", "Segmentation fault",
     " error C", " error LNK", "ommand not found", "undefined reference to", "undefined symbol: ",
     "nvcc fatal", "nvcc error", "ptxas fatal", "nvlink ", "LLVM ERROR", "multiple definition of", ": relocation ",
-    "cannot find -l", "#error ", "CMake Error", "No package '", "Error in ",
+    "Undefined symbols for ", "cannot find -l", "#error ", "CMake Error", "No package '", "Error in ",
     "fatal: ", "E: ", "cp: ", "mv: ", "ln: ", "tar: ", "unzip: ", "patch: ", "curl: (", "gpg: ", "docker: ",
     "returned a non-zero code",
 )  # fmt: skip

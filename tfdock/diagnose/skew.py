@@ -30,14 +30,14 @@ _HAS_IT = re.compile(
 )
 _ANNOUNCED = re.compile(
     r"^ERROR: .{1,900} failed:? \((?:Exit|Segm|Aborted|Killed|Illegal)|error executing command|"
-    r"^FAILED: Build did|^ERROR: .{1,900}(?:was not created|not all outputs were created)|too many errors emitted|"
-    r"returned a non-zero code: \d|"
+    r"^(?:FAILED|collect2): |linker command failed|^ERROR: .{1,900}(?:was not created|not all outputs were created)|"
+    r"too many errors emitted|returned a non-zero code: \d|"
     # A traceback or the words of a program follow, and they name the error.
     r"^(?:ERROR: .{1,900}|Error in \w{1,60}:.{0,300}):$|^Error in \w{1,60}: ?$|\bRepository command failed$"
 )
 #: Lines of Bazel, of the command that it shows, and of a compiler's warnings.
 _AROUND = re.compile(
-    r"Target |Use --|INFO|FAILED|ERROR|DEBUG|WARNING|Execution platform|#|\(cd |exec env|[A-Z_]{2,}=|"
+    r"Target |Use --|g?make\b|ninja|INFO|FAILED|ERROR|DEBUG|WARNING|Execution platform|#|\(cd |exec env|[A-Z_]{2,}=|"
     r"In file included|.{300}|.*(?:\\$|: In (?:function|member)|: (?:warning|note): |\bwarning\b)"
 )
 # Messages of tools about a removed name.
@@ -46,7 +46,7 @@ _COMPILED = re.compile(r"\berror(?: [A-Z]{1,3}\d{4})?: |^(?:ERROR|Error(?: in \w
 _REPOSITORY = re.compile(r"\bexternal/(?P<path>[\w.+~-]{1,100})/|@(?P<label>[\w.+~-]{1,100})//")
 _ADDRESS = re.compile(r"https?://[^\s,\]]{1,600}")
 _TOOL = re.compile(r"(?:failed|Exit \d{1,3}\)?):? ?(?:\([^)]{1,40}\):? )?(?P<tool>[\w./+-]{1,80}) failed")
-_FILE = re.compile(r"(?:ERROR: )?(?P<file>[\w./\\+~-]{1,300}\.\w{1,8})[:(]\d")
+_FILE = re.compile(r"(?:ERROR: )?(?P<file>[A-Za-z]:[/\\][\w./\\+~ ()-]{1,300}?|[\w./\\+~-]{1,300}\.\w{1,8})[:(]\d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +124,15 @@ class ObservedParts:
         return next((one for one in self.problems if (one.field or "").partition(".")[0] in fields), None)
 
     def outside(self) -> str:
-        """Return a sentence about the parts outside the release's versions; empty if there are none."""
+        """Return sentences about the parts outside the release's versions, and remarks on parts; may be empty."""
         outside = [
             f"{part.title} {self.versions[name]} (made with {self.tested(name)})"
             for name, part in self.parts.items()
             if self.way(part)
         ]
-        return f"Outside of what {self.whom} was made with: {joined(outside)}." if outside else ""
+        said = [f"Outside of what {self.whom} was made with: {joined(outside)}."] if outside else []
+        remarks = (part.remark for name, part in self.parts.items() if part.remark and name in self.there)
+        return " ".join([*said, *remarks])
 
     def made_of(self, parts: Iterable[str]) -> str:
         """Return a sentence on the versions of parts that the release was made with; empty if none is known."""
@@ -274,14 +276,14 @@ def _by_part(error: SuspectLine, here: ObservedParts) -> Skew | None:
     # At run time, a part alone proves nothing.
     if not (problem or way or _COMPILED.search(error.text)):
         return None
-    about = f"The error is about {part.title}." + ("" if problem or way else f" {part.about}")
+    about = "" if problem or way else f" {part.about} {here.outside()}".rstrip()
     about += f" Here it is {version}." if version and not way else ""
     fix, wanted = _fix(part, way, here, None)
     return Skew(
         part=part,
         error=error,
         way=way,
-        cause=f"{about} {_verdict(part, way, version, here, problem)}".strip(),
+        cause=f"The error is about {part.title}.{about} {_verdict(part, way, version, here, problem)}".strip(),
         fix=fix,
         wanted=wanted,
         version=version,
@@ -299,9 +301,8 @@ def owner(error: SuspectLine, here: ObservedParts) -> LogPart | None:
     for text in (error.text, *error.below):
         # A failed download's address may have names of parts, but the error is not about them.
         said = _ADDRESS.sub("", comparable(text))
-        for part in here.parts.values():
-            if part.is_about(said):
-                return part
+        if part := next((one for one in here.parts.values() if one.is_about(said)), None):
+            return part
     return here.parts.get(here.libc) if _LACKS.search(error.text) else None
 
 

@@ -225,8 +225,9 @@ class LogPart(Remedied):
 
     `shows` are patterns whose groups `version` and `minor` make its version, the surest first. `owns` are expressions
     for the line of an error about the part, `about` is the usual cause of such errors. The first `digits` numbers of
-    a version count. `too_new` and `too_old` are templates of `wanted` and `limit` (`<1.19`). `libc` is the C library
-    of a system without glibc, `phrases` maps Debian's commands to the commands of this system.
+    a version count. `too_new` and `too_old` are templates of `wanted` and `limit` (`<1.19`). `remark` is told with
+    every error of unsure cause if the log shows the part. `libc` is the C library of a system without glibc,
+    `phrases` maps Debian's commands to the commands of this system.
     """
 
     KEY = ("part",)
@@ -240,6 +241,7 @@ class LogPart(Remedied):
     digits: int = 2
     too_new: Annotated[str, template_with(*FIELDS)] = ""
     too_old: Annotated[str, template_with(*FIELDS)] = ""
+    remark: str = ""
     libc: str = ""
     phrases: dict[str, str] = Field(default_factory=dict)
 

@@ -463,7 +463,7 @@ def test_a_fork_is_known_by_its_address_in_any_spelling(desk: Desk, source: str,
         assert [problem.code for problem in desk.problems(written)] == ["component-untested"]
 
 
-@pytest.mark.parametrize("word", ["sm_91", "9.1", "gfx9999", "cpu"])
+@pytest.mark.parametrize("word", ["sm_91", "9.1", "gfx9999"])
 def test_what_no_gpu_has_is_refused_without_a_guess(word: str) -> None:
     result = command(word)
     assert result.exit_code == 2

@@ -138,12 +138,8 @@ def _lines(base: KnowledgeBase, advice: Advice, output: Path | None) -> Iterator
     style = console.Style(sys.stdout)
     wheel = _no_build(advice)
     yield _verdict(advice, wheel, style), "  "
-    if wheel:
-        yield f"{style.good('note:')} {_pip(wheel, advice.python)}", ASIDE
-        if wheel.system:
-            yield f"{style.good('note:')} it runs on {wheel.system}", ASIDE
-        if not advice.gpus:
-            yield f"{style.good('note:')} {_OTHER_SYSTEMS}", ASIDE
+    for line in _wheel_notes(advice, wheel) if wheel else ():
+        yield f"{style.good('note:')} {line}", ASIDE
     if advice.gpus:
         yield "", ""
     if advice.python and advice.python not in advice.wheel.pythons:
@@ -170,6 +166,15 @@ def _lines(base: KnowledgeBase, advice: Advice, output: Path | None) -> Iterator
     for index, line in enumerate(_fixes(advice, output, wheel)):
         text = line if wheel or index else line.removeprefix("or ")
         yield f"{style.good('note:')} {text}", ASIDE
+
+
+def _wheel_notes(advice: Advice, wheel: AdvisedWheel) -> Iterator[str]:
+    """Yield how to install an official wheel, and where it runs."""
+    yield _pip(wheel, advice.python)
+    if wheel.system:
+        yield f"it runs on {wheel.system}"
+    if not advice.gpus:
+        yield _OTHER_SYSTEMS
 
 
 def _no_build(advice: Advice) -> AdvisedWheel | None:
