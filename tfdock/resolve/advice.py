@@ -164,8 +164,10 @@ def advise(
     untested = None if own else wanted.try_release(release, version, allow_untested=True)[0]
     planned = offer or untested
     native = wanted.newest_native()
-    # Without a requested release, an official wheel that runs natively makes a build unnecessary.
-    instead = native
+    # Without a requested release, an official wheel that runs natively makes a build unnecessary. A wheel for a CUDA
+    # that pip does not install is old: if a newer release can be built for the GPUs, the build comes first.
+    newer = offer and native and native.needs and Version(offer.release.release) > Version(native.release)
+    instead = None if newer else native
     if tensorflow is not None:
         instead = wanted.native_of(offer.release) if offer and not own else None
     return Advice(

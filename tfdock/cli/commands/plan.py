@@ -96,6 +96,7 @@ def _short_lines(prepared: PreparedBuild, expected: PhaseEstimate | None) -> Ite
     version = f"{resolution.version}{f'+{resolution.local_version}' if resolution.local_version else ''}"
     code = [*resolution.targets, *([f"by {resolution.gpu_compiler}"] if resolution.targets else [])]
     doubts = [*resolution.unverified, *(problem.message for problem in resolution.untested)]
+    own = plan.trust.name != "release"
     rows = [
         ("wheel", f"{resolution.wheel_name} {version} for Python {resolution.python}"),
         ("GPU code", ", ".join([" ".join(code), *toolkit]) if code else "none"),
@@ -104,7 +105,7 @@ def _short_lines(prepared: PreparedBuild, expected: PhaseEstimate | None) -> Ite
         ("image", str(resolution.base)),
         ("tried in", str(resolution.runtime or "no image")),
         *_cost_rows(plan, expected),
-        *([("trust domain", plan.trust.name)] if plan.trust.name != "release" else []),
+        *([("trust domain", f"{plan.trust.name}: shares its cache with no other source")] if own else []),
         ("evidence", f"{resolution.grade.value}: {resolution.grade.reason}"),
         *([("unverified", "; ".join(doubts))] if doubts else []),
     ]
