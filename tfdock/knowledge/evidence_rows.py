@@ -92,6 +92,16 @@ class ReportedBuild(Row):
         exact = " " in said or " " not in known
         return bool(said) and exact and _is_part(said, known, by_major=name.endswith("compiler"))
 
+    def has_parts_of(self, failure: ReportedBuild, facts: Mapping[str, str]) -> bool:
+        """Return whether the report has all parts of a failure, in its versions or in those of these facts."""
+        # Facts with cuDNN 8 may mean the cuDNN 8.9 that fails, or the 8.6 of this report.
+        parts, wanted = self.parts, failure.parts.items()
+        return all(
+            name in parts
+            and any(_is_part(version, parts[name], by_major=False) for version in (said, facts.get(name, "")))
+            for name, said in wanted
+        )
+
     def agrees_in_kind(self, facts: Mapping[str, str]) -> bool:
         """Return whether the report is for this accelerator and machine, or names none.
 

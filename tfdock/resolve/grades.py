@@ -44,6 +44,9 @@ class Reports:
             for row in rows
             if row.accelerator and (not toolkit or toolkit in row.components) and other <= row.parts.keys()
         ]
+        # Reports that name more of the known parts come first.
+        known = {name for name, value in facts.items() if value}
+        told.sort(key=lambda row: -len(row.parts.keys() & known))
         self._built = [row for row in told if row.outcome == "built"]
         self._own = [row for row in self._built if row.accelerator == facts["accelerator"]]
         self._edited = [row for row in told if row.outcome == "built-with-edit"]
@@ -69,7 +72,7 @@ class Reports:
         if around:
             self._between.append(part)
             message = f"no build of TensorFlow {self._facts['release']} is known with {part} beside these other parts"
-            return replace(doubt, weight="warning", message=message, why=f"its version lies between builds: {around}")
+            return replace(doubt, weight="warning", message=message, why=f"nearby builds: {around}")
         edited = [row for row in self._edited if row.is_exactly(doubt.part, self._facts)]
         by = f"built with an edit by {self._named(edited)}: {'; '.join(edited[0].needs)}" if edited else ""
         return replace(doubt, why=sentences(doubt.why, by))
@@ -78,7 +81,8 @@ class Reports:
         """Return a part's version and the builds that show it is neither too new nor too old.
 
         A version is not too new if this or an older release was built with a version at least as new. It is not too
-        old if this or a newer release was built with a version at least as old.
+        old if this or a newer release was built with a version at least as old. From 1.0 on, a newer Bazel of the
+        same major version is not too new either: Bazel removes features only in major versions.
         """
         tool, text = tool_and_version(self._facts.get(part, ""))
         support = self._knowledge.releases[self._facts["release"]].components.get(part)
@@ -93,7 +97,8 @@ class Reports:
             for of, held, rows in self._versions(part, tool)
             if len(held.parts) >= exact
         ]
-        as_new = [item for item in known if item[0] <= release and item[2] >= parts[: len(item[2])]]
+        limit = parts[:1] if part == "bazel" and parts[0] >= 1 else parts
+        as_new = [item for item in known if item[0] <= release and item[2] >= limit[: len(item[2])]]
         as_old = [item for item in known if item[0] >= release and item[2] <= parts[: len(item[2])]]
         if not as_new or not as_old:
             return "", ""
@@ -186,7 +191,7 @@ class Reports:
         return [
             built
             for built in self._own
-            if row.parts.keys() <= built.parts.keys() and wanted <= {_config(option) for option in built.options}
+            if built.has_parts_of(row, self._facts) and wanted <= {_config(option) for option in built.options}
         ]
 
     def grade(self, edits: Sequence[Edit], *, untested: bool) -> Choice:
@@ -250,8 +255,8 @@ def _tested(release: Release, part: str, tool: str) -> Iterable[str]:
 
 
 def _series(tool: str, parts: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the numbers of a version that matter: for a compiler only the major, if later numbers only fix bugs."""
-    return parts[:1] if tool and parts[0] >= 5 else parts
+    """Return the numbers of a version that matter: up to the minor, of a compiler from 5 on the major."""
+    return parts[:1] if tool and parts[0] >= 5 else parts[:2]
 
 
 def _config(option: str) -> str:

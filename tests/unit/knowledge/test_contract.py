@@ -140,7 +140,7 @@ def test_every_config_that_is_given_exists_in_the_release(release: Release, buil
         ("noaws", "1.13..2.17"),
         ("nonccl", "1.13.."),
         ("numa", "1.14..2.13"),
-        ("v1", "2.0..2.13"),
+        ("v1", "1.15..2.13"),
         ("avx2_linux", "2.2..2.13"),
         ("native_arch_linux", "2.2..2.13"),
         ("tensorrt", "1.15..2.17"),
