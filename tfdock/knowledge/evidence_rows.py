@@ -22,7 +22,8 @@ class ReportedBuild(Row):
     Each part is as reported; an unreported part is absent. `outcome` is `built-with-edit` if the build needed an edit
     that tfdock does not make: `needs` describes it. In a row that `fails`, the parts and `options` are those that
     cause the failure, and parts may be ranges. `needs` is then the fix, `unless` a text in an option that avoids the
-    failure, and `failed_with` are words of the error. A part may belong to the base image: `glibc`, `musl`.
+    failure, and `failed_with` are words of the error. `shows` is a part of a log's line that only such failures have,
+    with `"` for every quote. A part may belong to the base image: `glibc`, `musl`.
 
     `edits` are the rows of edits.yaml that make all edits in `needs`, except those for the packager's own purposes.
 
@@ -49,6 +50,7 @@ class ReportedBuild(Row):
     needs: tuple[str, ...] = ()
     edits: tuple[str, ...] = ()
     failed_with: str | None = None
+    shows: str | None = None
     unless: str | None = None
     at: str
     date: str | None = None

@@ -10,12 +10,14 @@ Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from tfdock.errors import joined
+from tfdock.knowledge.evidence_rows import Edit, ReportedBuild, spoken
 from tfdock.knowledge.rows import (
     AcceleratorTable,
     Expression,
@@ -218,6 +220,54 @@ class Failure(Remedied):
 
     def _fires(self, line: str) -> bool:
         return any(self.reads(place, line) is not None for place in range(len(self.patterns)))
+
+
+_THREAD = re.compile(r"([\w.-]+/[\w.-]+)(?:#| pulls? )(\d+)")  # An issue's address leads to a pull request too.
+_TOOLS = {"compiler": "", "host_compiler": "", "bazel": "Bazel"}  # A reported compiler begins with its name.
+
+
+def failures_of(reports: Iterable[ReportedBuild], titles: Mapping[str, str], edits: Iterable[Edit]) -> list[Failure]:
+    """Return a failure for each text that reports of failed builds `show`; `titles` are the names of components."""
+    made = {edit.mends: edit for edit in edits}
+    alike: dict[str, list[ReportedBuild]] = {}
+    for row in reports:
+        if row.shows:
+            alike.setdefault(row.shows, []).append(row)
+    return [_failure_of(text, rows, titles, made) for text, rows in alike.items()]
+
+
+def _failure_of(
+    text: str, rows: Sequence[ReportedBuild], titles: Mapping[str, str], edits: Mapping[str, Edit]
+) -> Failure:
+    builds: dict[str, None] = {}
+    for row in rows:
+        parts = [f"{_TOOLS.get(name, titles.get(name, name))} {spoken(said)}" for name, said in row.parts.items()]
+        beside = [*map(str.strip, parts), *row.options]
+        builds[f"TensorFlow {spoken(row.tensorflow)}{f' with {joined(beside)}' if beside else ''}"] = None
+    needs = dict.fromkeys(need for row in rows for need in row.needs)
+    notes = dict.fromkeys(f": {row.note}" for row in rows if row.note)
+    edit = next((edits[row.id] for row in rows if row.id in edits), None)
+    fix = f"What helped others: {'; or '.join(needs)}."
+    if edit:
+        fix += f" For TensorFlow {spoken(edit.tensorflow)} tfdock changes {edit.file} itself (edit `{edit.edit}`)."
+    return Failure(
+        id=re.sub(r"[^a-z0-9]+", "_", rows[0].id),
+        stage="compile",
+        # Tools write quotes in several ways, so the literal is the longest text between quotes.
+        patterns=(PatternRow(has=max(text.split('"'), key=len), line=re.escape(text) if '"' in text else None),),
+        cause=_literal(
+            f"Builds of {', and of '.join(dict.fromkeys(builds))} are known to fail like this{''.join(notes)}."
+        ),
+        fix=_literal(fix),
+        source=_THREAD.sub(r"https://github.com/\1/issues/\2", "; ".join(dict.fromkeys(row.at for row in rows))),
+        confirmed="yes",
+        examples=Examples(fires=(text,), near=("",)),
+    )
+
+
+def _literal(text: str) -> str:
+    """Return a template without placeholders for a text."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 class LogPart(Remedied):

@@ -135,11 +135,13 @@ class KnowledgeBase:
 
     @cached_property
     def failures(self) -> dict[str, Failure]:
-        """A failure's id -> row."""
+        """A failure's id -> row. Builds that are known to fail are failures too, if they show in a log."""
         # Imported here: only commands that read a log need it.
-        from tfdock.knowledge.failure_rows import Failure
+        from tfdock.knowledge.failure_rows import Failure, failures_of
 
-        return self.keyed("failures", Failure)
+        titles = {name: title for row in self.accelerators.values() for name, title in row.titles.items()}
+        reported = failures_of(self.evidence.values(), titles, self.edits)
+        return {**{row.id: row for row in reported}, **self.keyed("failures", Failure)}
 
     @cached_property
     def log_parts(self) -> dict[str, LogPart]:

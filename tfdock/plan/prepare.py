@@ -32,7 +32,6 @@ from tfdock.profile import profile as profiles
 from tfdock.profile.endpoint import parse
 from tfdock.profile.profile import Profile, TensorFlow
 from tfdock.profile.yaml_nodes import Node, shown
-from tfdock.resolve.profile_changes import describe_change
 from tfdock.resolve.question import LocalSource
 from tfdock.resolve.resolution import Resolution, Resolver
 from tfdock.resolve.resolve import resolve_or_suggest
@@ -286,7 +285,7 @@ class Preparer:
             local_gpus=self._local_gpus if written.profile.for_this_machine else (),
             machine=platform.machine(),
             allow_untested=self._allow_untested,
-            describe=self._wish.describe if written.options else describe_change,
+            describe=self._wish.describe if written.options else None,
         )
 
     def resolve_written(

@@ -172,7 +172,7 @@ def _held(resolution: Resolution) -> list[str]:
     ]
     parts += [(host, version, (f"{{{host}_path}}", "-dumpversion"))]
     # For later releases, Bazel downloads the Python.
-    if "python" in asked and not resolution.release.pythons_closed:
+    if not resolution.release.pythons_closed:
         script = "import sys; print('%d.%d' % sys.version_info[:2])"
         parts += [("Python", resolution.python, ("{python_path}", "-c", script))]
     held = []

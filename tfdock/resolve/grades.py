@@ -44,9 +44,6 @@ class Reports:
             for row in rows
             if row.accelerator and (not toolkit or toolkit in row.components) and other <= row.parts.keys()
         ]
-        # Reports that name more of the known parts come first.
-        known = {name for name, value in facts.items() if value}
-        told.sort(key=lambda row: -len(row.parts.keys() & known))
         self._built = [row for row in told if row.outcome == "built"]
         self._own = [row for row in self._built if row.accelerator == facts["accelerator"]]
         self._edited = [row for row in told if row.outcome == "built-with-edit"]

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfdock.gpu.devices import find_gpu
 from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
+from tfdock.resolve.resolution import Resolution
 from tfdock.types import Version
-
-if TYPE_CHECKING:
-    from tfdock.resolve.resolution import Resolution
 
 #: Field of the profile -> its new value; None removes the field. `bazel.version` is a field of a field.
 Change = Mapping[str, object]
-Attempt = Callable[[Profile], "Resolution | None"]  #: Resolves a changed profile; None if it is refused.
+Attempt = Callable[[Profile], Resolution | None]  #: Resolves a changed profile; None if it is refused.
 #: Text that YAML reads as text without quotes.
 _PLAIN = re.compile(r"(?!(?i:true|false|yes|no|on|off|null|none|y|n)$)(?:[A-Za-z_/-][\w./:=+@-]*|[1-9]\d*[A-Za-z]+)")
 

@@ -33,7 +33,6 @@ from tfdock.profile.yaml_nodes import Node
 from tfdock.resolve.accelerator import ChosenDevices, accelerator_of, asked_components, component_fields, devices_of
 from tfdock.resolve.grades import Reports
 from tfdock.resolve.naming import WheelNameParts
-from tfdock.resolve.profile_changes import Change, describe_change
 from tfdock.resolve.question import LocalSource, Notes, Question, RuleFinding, TrialRefused, by_place, sentences
 from tfdock.resolve.tools import (
     Bases,
@@ -117,7 +116,7 @@ class Resolver:
 
     `document` provides the line of each problem. `local_gpus` name this machine's GPUs (`local_words`), for `gpus:
     local`. `allow_untested` is the command-line option, which also applies if the profile lacks the field. `describe`
-    writes the changes of suggestions, as lines of a profile or as options.
+    writes the changes of suggestions, if they are not lines of a profile.
     """
 
     document: Node
@@ -127,7 +126,7 @@ class Resolver:
     local_gpus: Sequence[str] = ()
     machine: str = "x86_64"
     allow_untested: bool = False
-    describe: Callable[[Change, Profile], str] = describe_change
+    describe: Callable[[Mapping[str, object], Profile], str] | None = None
 
     def resolve(self, profile: Profile) -> Resolution:
         """Return the resolution; raises Incompatible with every problem, without suggestions."""

@@ -18,7 +18,7 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile
 from tfdock.resolve.gpu_support import apart, release_named, target_facts
-from tfdock.resolve.profile_changes import Change, accepted, changed, describe_change
+from tfdock.resolve.profile_changes import Change, accepted, changed
 from tfdock.resolve.resolution import Resolution, Resolver
 from tfdock.resolve.resolve import read_text, resolve_or_suggest, resolve_text
 from tfdock.types import Version
@@ -102,7 +102,7 @@ def starter(
     more: Mapping[str, str] = MappingProxyType({}),
     versions: Mapping[str, str] = MappingProxyType({}),
     machine: str = "x86_64",
-    describe: Callable[[Change, Profile], str] = describe_change,
+    describe: Callable[[Change, Profile], str] | None = None,
 ) -> Starter:
     """Return a profile that resolves, for the requested or the newest possible release.
 

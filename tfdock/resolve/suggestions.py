@@ -36,6 +36,7 @@ from tfdock.resolve.profile_changes import (
     by_distance,
     changed,
     component_titles,
+    describe_change,
     is_set,
     known_versions,
     mentioned_accelerators,
@@ -513,7 +514,7 @@ def _suggestion(
     always = {"tensorflow", "tensorflow.release", "gpus", *moves.components}
     others = sorted((in_play | always) - set(move), key=_keep_order)
     keep = tuple(dict.fromkeys(_keep_text(moves, path) for path in others if is_set(moves.profile, path)))
-    text = resolver.describe(change, moves.profile)
+    text = (resolver.describe or describe_change)(change, moves.profile)
     text = f"keep {', '.join(keep)}: {text}" if keep else text
     text += f" (built {resolution.grade.reason.partition(', ')[0]})" if resolution.grade.value == "built" else ""
     text += "".join(f" ({message})" for message in dict.fromkeys(warning.message for warning in resolution.warnings))

@@ -19,7 +19,7 @@ from tfdock.diagnose.log_search import Diagnostician
 from tfdock.errors import ProfileError
 from tfdock.knowledge import failure_rows
 from tfdock.knowledge import loader as assets
-from tfdock.knowledge.failure_rows import Failure
+from tfdock.knowledge.failure_rows import Failure, failures_of
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import MAX_BYTES
@@ -30,6 +30,7 @@ from ..samples import SOAK, sample
 FILES = sorted((Path(tfdock.__file__).parent / "knowledge" / "failures").glob("*.yaml"))
 KNOWLEDGE = assets.knowledge()
 ROWS = KNOWLEDGE.failures
+REPORTED = failures_of(KNOWLEDGE.evidence.values(), {"cuda": "CUDA"}, KNOWLEDGE.edits)  # of builds that failed
 FAILURES = [row for row in ROWS.values() if row.is_failure]
 SUBJECTS = {
     "targets", "release", "python", "bazel", "gpu_compiler", "host_compiler", "base", "runtime", "optimize", "debug",
@@ -139,10 +140,26 @@ def test_a_log_of_a_build_that_went_well_has_no_failure_in_it() -> None:
 # --- what must hold of the rows -------------------------------------------------------------------------------------
 
 
+def test_a_build_that_is_known_to_fail_is_a_failure_of_logs() -> None:
+    text = b"fatbinary fatal   : Unknown option '-bin2c-path'\n"
+    (found,) = diagnosed(b"ERROR: /t/BUILD:1:1: fatbinary a failed (Exit 1)\n", text).findings
+    assert found.confidence == "high"
+    assert found.cause == "Builds of TensorFlow 1.14 to 2.0 with CUDA 10.2 are known to fail like this."
+    assert "tfdock changes third_party/nccl/build_defs.bzl.tpl itself (edit `bin2c-path`)" in found.fix
+
+
+def test_reports_that_show_the_same_are_one_failure() -> None:
+    (row,) = [row for row in REPORTED if row.id == "cub_12_8"]
+    assert (
+        "TensorFlow 2.18 to 2.19 with CUDA 12.8, and of TensorFlow 2.18 to 2.19 with CUDA 12.9 or newer" in row.cause
+    )
+
+
 def test_an_id_has_one_row() -> None:
     ids = Counter(row["id"] for file in FILES for row in _plain(file)["rows"])
     assert [name for name, count in ids.items() if count > 1] == []
-    assert set(ids) == set(ROWS)
+    assert {*ids} | {row.id for row in REPORTED} == {*ROWS}
+    assert not {*ids} & {row.id for row in REPORTED}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -89,7 +89,7 @@ def test_a_build_for_gpus_compiled_the_code_for_the_cpu_too(values: dict[str, An
         pytest.param('tensorflow: "2.18.0"\npython: "3.9"\nhost_compiler: {name: clang, version: "17"}\n',
                      "for GPUs by tensorflow/tensorflow#", id="C++ compiler"),
         pytest.param('tensorflow: "2.4.1"\npython: "3.8"\nhost_compiler: {name: gcc, version: "10.2"}\n',
-                     "by EasyBuild", id="a build for the CPU is named first"),
+                     "by miketheologitis/tensorflow-wheels", id="a build for the CPU, the newest first"),
     ],
 )  # fmt: skip
 def test_a_build_for_gpus_settles_a_doubt_about_a_build_for_the_cpu(desk: Desk, text: str, grade: str) -> None:
