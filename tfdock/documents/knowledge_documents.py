@@ -79,6 +79,7 @@ class KnownGpuJson(TargetFacts):
     names: Sequence[str]  #: Names as the driver prints them.
     memory_gib: float | None  #: Gibibytes of memory.
     machine: str | None  #: The processor that the GPU is sold with; null for any.
+    toolkit_max: str | None  #: The newest toolkit of the board's last system; null if the target's newest works.
     source: Sequence[str] | str  #: The source of the row: names in `sources`, or words.
     checked: str  #: The day on which the row was compared with its source, such as `2026-01-31`.
     note: str | None  #: A note about the GPU.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tfdock.errors import Problem
 from tfdock.gpu import verdict
-from tfdock.knowledge.gpu_rows import Architecture, Gpu
+from tfdock.knowledge.gpu_rows import Architecture, Gpu, OtherDevice
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import Capability, LocalGpu, Version
@@ -141,7 +141,7 @@ def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
         which = " or ".join(f"`{gpu.gpu}` ({gpu.target})" for gpu in match.candidates)
         message = f"`{name}` is the name of GPUs with different targets"
         return Problem("gpu-ambiguous", message, f"say which: {which}")
-    elif other := next((row for row in knowledge.other_devices if re.fullmatch(row.words, name.lower())), None):
+    elif other := other_device(knowledge, name):
         message = f"`{name}` is no GPU that tfdock builds for"
         return Problem("gpu-unknown", message, other.instead, why=other.says)
     else:
@@ -149,6 +149,13 @@ def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
         near = " or ".join(f"`{near_name}`" for near_name in match.near)
         message, fix = f"the GPU `{name}` is not known{f': did you mean {near}?' if near else ''}", lists
     return Problem("gpu-unknown", message, fix)
+
+
+def other_device(knowledge: KnowledgeBase, name: str) -> OtherDevice | None:
+    """Return the device or system of this name for which no wheel is built; None for any other name."""
+    if find_gpu(knowledge, name) or is_target(knowledge, name):
+        return None
+    return next((row for row in knowledge.other_devices if re.fullmatch(row.words, name.lower())), None)
 
 
 def gpu_key(name: str) -> str:

@@ -208,9 +208,9 @@ class _Verdicts:
         machine = self.its.interpreter.platform.removeprefix("linux-")
         if release is None or not flags:
             return
-        used = (row for row in self.knowledge.cpu_features.values() if row.official and row.machine == machine)
-        for row in used:
-            if applies(release, row.official or "") and row.feature not in flags:
+        for row in self.knowledge.cpu_features.values():
+            used = row.machine == machine and row.is_in_official(release, self.its.version)
+            if used and row.feature not in flags:
                 found = f"this CPU has no {row.feature}, which official wheels use: `Illegal instruction`"
                 fix = "build a wheel for this CPU: a profile with `optimize: native`"
                 yield failed_check("cpu", "cpu-lacks-feature", found, fix)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from tfdock.knowledge.evidence_rows import Span
 from tfdock.knowledge.rows import AcceleratorTable, Branch, Driver, ReleaseRange, Row, Template, not_of
 
 
@@ -71,13 +72,15 @@ class Gpu(Row):
 class OtherDevice(Row):
     """A device or system for which tfdock builds no wheel, by the `words` with which users name it.
 
-    `says` is a sentence on the official wheels for it, `instead` on what a user can install.
+    `official` are the releases with official wheels of the project `tensorflow`, if any. `says` is a sentence on
+    them, and `instead` one on what else a user can install.
     """
 
     KEY = ("device",)
 
     device: str
     words: str
+    official: Span | None = None
     says: str
     instead: str
 

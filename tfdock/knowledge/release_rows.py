@@ -104,8 +104,10 @@ class Release(Row):
     #: A regular expression for capabilities of which it is unknown whether the release accepts them.
     capability_doubt: Expression | None = None
     capability_format: str = "named"  #: The form of capabilities for this release.
-    #: The oldest glibc on which pip installs the official wheels, by their platform tags; None if the tags are wrong.
+    #: The oldest glibc on which the official wheels run: by their platform tags, or by their libraries if the tags
+    #: are wrong. Wheels for the Pythons of `official_glibc_of` need a newer glibc.
     official_glibc: str | None = None
+    official_glibc_of: dict[str, str] = Field(default_factory=dict)
     official_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)  #: The targets of the official wheel.
     #: The official wheel's name, if it is not `tensorflow`.
     official_project: dict[str, str] = Field(default_factory=dict)
@@ -297,7 +299,7 @@ class CpuFeature(Row):
     """An instruction set that `-m<feature>` switches on, on one kind of machine.
 
     `configs` are the Bazel configurations of releases that switch it on. `official`: releases whose official wheels
-    end with `Illegal instruction` on a CPU without it.
+    end with `Illegal instruction` on a CPU without it; `official_patches` are single versions of which this is true.
     """
 
     KEY = ("feature",)
@@ -306,3 +308,8 @@ class CpuFeature(Row):
     machine: str = "x86_64"
     configs: tuple[str, ...] = ()
     official: ReleaseRange | None = None
+    official_patches: tuple[str, ...] = ()
+
+    def is_in_official(self, release: Release, version: str) -> bool:
+        """Return whether the official wheel of a version uses these instructions."""
+        return version in self.official_patches or (self.official is not None and applies(release, self.official))

@@ -233,6 +233,12 @@ class TensorFlow(Record):
         """Whether the source differs from the release's own tag."""
         return bool(self.git or self.ref or self.archive or self.path or self.patches)
 
+    @property
+    def may_be_edited(self) -> bool:
+        """Whether the source may have changes that a release lacks; a tag of TensorFlow's repository has none."""
+        upstream = not (self.git or self.archive or self.path or self.patches)
+        return self.is_own and not (upstream and re.match(r"v\d", self.ref or ""))
+
     @model_validator(mode="after")
     def _one_kind(self) -> TensorFlow:
         kinds = [name for name in ("git", "archive", "path") if getattr(self, name)]

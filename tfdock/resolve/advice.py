@@ -25,8 +25,9 @@ from tfdock.gpu.devices import (
     unknown_gpu,
 )
 from tfdock.gpu.gpu_facts import OFFICIAL_MACHINE, companions, facts_of_release
+from tfdock.knowledge.evidence_rows import spans
 from tfdock.knowledge.fits import is_used, overrides, own_target, reports
-from tfdock.knowledge.gpu_rows import Gpu, TargetReport
+from tfdock.knowledge.gpu_rows import Gpu, OtherDevice, TargetReport
 from tfdock.knowledge.release_rows import Estimate, Release, Support, applies
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
@@ -39,6 +40,7 @@ from tfdock.resolve.starter import StarterDevices, starter
 from tfdock.types import Capability, Version, same_minor
 
 OFFICIAL_PROJECT = "tensorflow"  #: The project of official wheels for most releases and accelerators.
+_OTHER_SYSTEMS = "other systems have wheels too: `tfdock advise arm`, `macos` and `windows` name them"
 _FILE = "advice.yaml"
 # Comments, with `# ` in front, must fit a terminal of 80 columns.
 _COMMENT_COLUMNS = 78
@@ -101,7 +103,8 @@ class AcceptedProfile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """The whole answer. `asked` is the requested release, `native` the newest official wheel that runs on all the
-    GPUs without JIT, `instead` an official wheel that makes a build of another release unnecessary.
+    GPUs without JIT, `instead` an official wheel that makes a build of another release unnecessary. `notes` say what
+    else to know of the wheel.
 
     `offer` is the profile to build; if no release takes the GPUs, an untested profile of the requested release.
     `untested` is this profile beside an offer of another release, `refused` why the requested release does not fit.
@@ -121,20 +124,21 @@ class Advice:
     gpus: tuple[Compatibility, ...]
     native: AdvisedWheel | None
     instead: AdvisedWheel | None
-    vendors: VendorWheel | None
-    offer: AcceptedProfile | None
-    untested: AcceptedProfile | None
-    refused: tuple[Problem, ...]
-    elsewhere: str
-    buildable: bool
-    mixed: bool
-    apart: tuple[str, ...]
-    reported: tuple[str, ...]
-    overrides: tuple[TargetReport, ...]
-    plan: SizePlan | None
-    alternative: SizePlan | None
-    figures: tuple[Estimate, ...]
-    jit: Estimate | None
+    notes: tuple[str, ...] = ()
+    vendors: VendorWheel | None = None
+    offer: AcceptedProfile | None = None
+    untested: AcceptedProfile | None = None
+    refused: tuple[Problem, ...] = ()
+    elsewhere: str = ""
+    buildable: bool = True
+    mixed: bool = False
+    apart: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
+    overrides: tuple[TargetReport, ...] = ()
+    plan: SizePlan | None = None
+    alternative: SizePlan | None = None
+    figures: tuple[Estimate, ...] = ()
+    jit: Estimate | None = None
 
     @property
     def needs_no_build(self) -> bool:
@@ -199,49 +203,49 @@ def advise(
 
 
 def advise_without_gpu(
-    knowledge: KnowledgeBase, *, tensorflow: str | None, python: str | None, machine: str
+    knowledge: KnowledgeBase,
+    *,
+    tensorflow: str | None,
+    python: str | None,
+    machine: str,
+    device: OtherDevice | None = None,
 ) -> Advice:
     """Return advice for a machine without GPU, whose CPU is `machine`: the official wheel, and a profile for a build.
 
-    Raises ProfileError for an unknown release, and Incompatible if the release has no wheel for the Python.
+    For another `device` only wheels are known. Raises ProfileError for an unknown release, or if there is no wheel;
+    Incompatible if a build is needed and refused.
     """
+    rows = [row for row in knowledge.releases.values() if device is None or spans(device.official or "", row.release)]
+    taking = {row.release: row for row in rows if python is None or python in row.pythons}
+    newest = max(taking, key=Version, default=max(knowledge.releases, key=Version))
+    release, version = release_named(knowledge, tensorflow or newest)
+    wanted, linux = _Wanted(knowledge=knowledge, gpus=(), python=python), device is None
+    near = next((row for row in _by_nearness(knowledge, release) if row.release in taking), None)
+    native = wanted.plain_wheel(near, near.newest, system=linux) if near else None
+    if release.release in taking:
+        native = wanted.plain_wheel(release, version, system=linux)
+    elif device:
+        which = (
+            f"TensorFlow {version} has no official wheel for {device.device}{f' and Python {python}' * bool(python)}"
+        )
+        fix = f"take TensorFlow {native.version}: `{pip_install(native)}`" if native else device.instead
+        raise ProfileError.of("release-unknown", which, fix, why=device.says, field="tensorflow")
     plain = next(row for row in knowledge.accelerators.values() if row.target_pattern is None)
-    devices = StarterDevices(accelerator=plain)
-    start = starter(knowledge, devices, tensorflow=tensorflow, python=python, machine=machine)
-    release, version = start.resolution.release, str(start.resolution.version)
-    wheel = AdvisedWheel(
-        project=OFFICIAL_PROJECT,
-        release=release.release,
-        version=version,
-        pythons=release.pythons,
-        targets=(),
-        requirement=f"{OFFICIAL_PROJECT}=={version}",
-        installs=release.pythons,
-        system=_Wanted(knowledge=knowledge, gpus=(), python=python).system(release),
-    )
+    start = None
+    if device is None:
+        devices = StarterDevices(accelerator=plain)
+        start = starter(knowledge, devices, tensorflow=version, python=python, machine=machine)
     return Advice(
         asked=tensorflow,
         release=release,
         version=version,
         python=python,
-        wheel=wheel,
+        wheel=wanted.plain_wheel(release, version, system=linux),
         gpus=(),
-        native=wheel,
-        instead=wheel,
-        vendors=None,
-        offer=AcceptedProfile(text=start.text, release=release, resolution=start.resolution),
-        untested=None,
-        refused=(),
-        elsewhere="",
-        buildable=True,
-        mixed=False,
-        apart=(),
-        reported=(),
-        overrides=(),
-        plan=None,
-        alternative=None,
-        figures=(),
-        jit=None,
+        native=native,
+        instead=native,
+        notes=(device.says, device.instead) if device else (_OTHER_SYSTEMS,),
+        offer=AcceptedProfile(text=start.text, release=release, resolution=start.resolution) if start else None,
     )
 
 
@@ -414,20 +418,33 @@ class _Wanted:
             targets=release.official_targets.get(accelerator.accelerator, ()),
             requirement=f"{project}{f'[{extra}]' if extra else ''}=={release.official_version.get(version, version)}",
             installs=tuple(able) if extra else release.pythons,
-            system="" if accelerator.accelerator in release.official_project else self.system(release),
+            system="" if accelerator.accelerator in release.official_project else self.system(release, version),
             needs=() if extra else needs,
             pins=tuple(dict.fromkeys(pin for gpu in gpus for pin in gpu.pins)) if extra else (),
         )
 
-    def system(self, release: Release) -> str:
+    def plain_wheel(self, release: Release, version: str, *, system: bool) -> AdvisedWheel:
+        """Return a release's official wheel for machines without GPU; with `system`, on Linux."""
+        return AdvisedWheel(
+            project=OFFICIAL_PROJECT,
+            release=release.release,
+            version=version,
+            pythons=release.pythons,
+            targets=(),
+            requirement=f"{OFFICIAL_PROJECT}=={version}",
+            installs=release.pythons,
+            system=self.system(release, version) if system else "",
+        )
+
+    def system(self, release: Release, version: str) -> str:
         """Return where the wheel of the project `tensorflow` runs, with its GPU code."""
         rows = self.knowledge.cpu_features.values()
-        features = [
-            row.feature.upper()
-            for row in rows
-            if row.machine == OFFICIAL_MACHINE and row.official and applies(release, row.official)
-        ]
-        glibc = f" with glibc {release.official_glibc} or newer" if release.official_glibc else ""
+        official = (row for row in rows if row.machine == OFFICIAL_MACHINE and row.is_in_official(release, version))
+        features = [row.feature.upper() for row in official]
+        newer = release.official_glibc_of
+        least = newer.get(self.python or "", release.official_glibc)
+        others = "" if self.python else "".join(f" ({glibc} for Python {python})" for python, glibc in newer.items())
+        glibc = f" with glibc {least} or newer{others}" if least else ""
         cpu = f" and a CPU with {joined(features)}" if features else ""
         return f"Linux (or WSL 2) on {OFFICIAL_MACHINE}{glibc}{cpu}"
 

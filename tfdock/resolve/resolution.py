@@ -149,7 +149,7 @@ class Resolver:
                 file=self.file,
                 allow_untested=allowed,
                 # Another tree may have fixed a failure of the release's own tree.
-                allow_failing=profile.source.is_own or bool(profile.allow_failing),
+                allow_failing=profile.source.may_be_edited or bool(profile.allow_failing),
                 trial=trial,
             ),
             local=self.local or LocalSource(),
@@ -933,7 +933,7 @@ def _versions_of(compiler: str, paths: Mapping[str, str]) -> dict[str, str]:
 
 def _ref(version: Version) -> str:
     """Return TensorFlow's tag of a version, or its branch: v2.22.0-rc0 of 2.22.0rc0, r2.22 of 2.22."""
-    return f"v{str(version).replace('rc', '-rc')}" if len(version.parts) > 2 else f"r{version}"
+    return f"v{re.sub('-?rc', '-rc', str(version))}" if len(version.parts) > 2 else f"r{version}"
 
 
 def _glibc(platform: str) -> Version:

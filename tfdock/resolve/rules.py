@@ -218,11 +218,12 @@ def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
     # `component_is_accepted` has already reported this problem.
     if "error" in weights or (weights and not between):
         return
+    partial = [version for version in known if Version(version).matches(Version(combination.toolkit_version))]
+    wrong = "names no minor version" if partial else "does not exist" if between else "is not known"
     yield RuleFinding(
         code="toolkit-unknown",
         path=combination.place(name),
-        message=f"{combination.title(name)} {combination.toolkit_version} "
-        f"{'does not exist' if between else 'is not known'}",
+        message=f"{combination.title(name)} {combination.toolkit_version} {wrong}",
         why=f"known are {', '.join(known)}" if known else "",
         weight="error" if between else "doubt",
         part=name,

@@ -433,8 +433,9 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
     if allowed:
         tried = [({path: move[path] for path in move if path != "allow_untested"}, found) for move, found in tried]
     if not tried:
-        # A user who misspelled a GPU has one, so do not suggest a build for the CPU.
-        return _without_devices(moves, resolver) if moves.wants_devices and "gpu-unknown" not in moves.codes else []
+        # A user who misspelled a GPU has one, so do not suggest a build for the CPU; nor another release without it.
+        unknown = {"gpu-unknown", "release-unknown"} & moves.codes
+        return _without_devices(moves, resolver) if moves.wants_devices and not unknown else []
     in_play = {path for move, _ in tried for path in move}
 
     def rank(item: Tried) -> tuple[bool, ...]:

@@ -579,15 +579,46 @@ def test_its_profile_is_the_one_of_init(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("word", "told"),
-    [
-        ("m2-max", "tensorflow-metal"), ("windows", "up to 2.10"), ("rpi4", "from 2.10 on"), ("arc-a770", "2.15.0.3"),
-    ],
-)  # fmt: skip
-def test_a_device_that_no_wheel_is_built_for_is_told_what_there_is(word: str, told: str) -> None:
+    [("arc-a770", "2.15.0.3"), ("GeForce 820M", "below 3.0"), ("gtx560ti", "`tfdock advise cpu`")],
+)
+def test_a_device_without_any_wheel_is_told_what_there_is(word: str, told: str) -> None:
     result = command(word, columns=1000)
     assert result.exit_code == 2
     assert "is no GPU that tfdock builds for [gpu-unknown]" in result.stderr
     assert told in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "told"),
+    [
+        ("m2-max", "2.21.0", "tensorflow-metal"), ("windows --python 3.7", "2.11.1", "up to 2.10"),
+        ("rpi4 --tensorflow 2.12", "2.12.1", "from 2.10 on"),
+    ],
+)  # fmt: skip
+def test_another_system_has_wheels_of_releases_and_pythons(words: str, version: str, told: str) -> None:
+    result = command(*words.split(), columns=1000)
+    assert result.stdout.startswith(f"No build is needed: the official wheel of TensorFlow {version} runs on it.")
+    assert told in result.stdout
+
+
+def test_a_release_without_a_wheel_for_a_system_names_the_nearest_with_one() -> None:
+    result = command("arm", "--tensorflow", "2.9", columns=1000)
+    assert result.exit_code == 2
+    assert "TensorFlow 2.9.3 has no official wheel for arm" in result.stderr
+    assert "take TensorFlow 2.10.1: `pip install tensorflow==2.10.1`" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--tensorflow 1.13.1", "glibc 2.17 or newer (2.23 for Python 3.7)"),
+        ("--tensorflow 1.14 --python 3.7", "glibc 2.23 or newer"),
+        ("--tensorflow 2.4.0", "a CPU with AVX and AVX2"),
+        ("--tensorflow 2.4 --python 3.9", "No build is needed with another release"),
+    ],
+)
+def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: str) -> None:
+    assert told in command("cpu", *words.split(), columns=1000).stdout
 
 
 def test_the_wheels_of_a_board_are_named() -> None:

@@ -351,3 +351,43 @@ def test_every_edit_mends_a_report_that_fails_in_its_releases_and_has_two_source
         assert report.outcome == "fails"
         assert [name for name in releases if is_of(report.tensorflow, name)] == releases
         assert len(edit.source) > 1
+
+
+# --- sources --------------------------------------------------------------------------------------------------------
+
+_GCC_10_3 = (
+    'python: "3.9"\ngpus: [rtx3080]\ncuda: "11.2"\ncudnn: "8.1"\nhost_compiler: {name: gcc, version: "10.3"}\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "refused"),
+    [
+        pytest.param('{release: "2.5.3", ref: v2.5.0-rc2}', True, id="a tag of TensorFlow's repository"),
+        pytest.param('{release: "2.5.3", ref: r2.5}', False, id="a branch may have the edit"),
+        pytest.param('{release: "2.5.3", git: "https://github.com/me/tf", ref: v2.5.3}', False, id="a fork's tag"),
+    ],
+)
+def test_a_known_failure_is_a_warning_if_the_source_may_be_edited(desk: Desk, source: str, refused: bool) -> None:
+    written = f"schema: 1\ntensorflow: {source}\n{_GCC_10_3}"
+    if refused:
+        assert "known-to-fail" in [problem.code for problem in desk.problems(written)]
+    else:
+        assert "known-to-fail" in [warning.code for warning in desk.resolve(written).warnings]
+
+
+@pytest.mark.parametrize(("asked", "tag"), [("2.5.0-rc2", "v2.5.0-rc2"), ("2.5.0rc2", "v2.5.0-rc2")])
+def test_the_tag_of_a_release_candidate_is_written_as_upstream_does(desk: Desk, asked: str, tag: str) -> None:
+    (problem,) = desk.problems(f'schema: 1\ntensorflow: "{asked}"\naccelerator: cpu\n')
+    assert f"ref: {tag}}}" in problem.fix
+
+
+def test_a_major_version_alone_is_told_to_be_incomplete(desk: Desk) -> None:
+    problems = desk.problems('schema: 1\ntensorflow: "2.3.0"\ngpus: [v100]\ncuda: "11"\n')
+    assert "CUDA 11 names no minor version" in [problem.message for problem in problems]
+
+
+def test_no_build_without_gpus_replaces_a_source_whose_release_is_not_known(desk: Desk) -> None:
+    source = '{release: "1.3.0", git: "https://github.com/me/tf"}'
+    (problem,) = desk.problems(f'schema: 1\ntensorflow: {source}\nrocm: "1.7.1"\nbase: rocm/tensorflow:rocm1.7.1\n')
+    assert not any("CPU" in way.question for way in problem.ways)

@@ -19,6 +19,7 @@ from tfdock.cli.commands.init import write_profile
 from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, reasons, requested_gpus
 from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import Compatibility
+from tfdock.gpu.devices import other_device
 from tfdock.host.settings import Settings
 from tfdock.knowledge.release_rows import Estimate
 from tfdock.knowledge.tables import KnowledgeBase
@@ -27,7 +28,6 @@ from tfdock.resolve.advice import advise as advice_for
 from tfdock.resolve.gpu_support import python_spans
 
 _NO_GPU = "cpu"
-_OTHER_SYSTEMS = "other systems have wheels too: `tfdock advise arm`, `macos` and `windows` name them"
 
 
 @app.command(epilog="Example: `tfdock advise --gpu rtx5080 --tensorflow 2.19 -o rtx5080.yaml`.")
@@ -60,9 +60,10 @@ def advise(
     base = knowledge_for(settings)
     words = [*(gpu or []), *(more or [])]
     _check_python(python)
-    if words == [_NO_GPU]:
+    device = other_device(base, words[0]) if len(words) == 1 else None
+    if words == [_NO_GPU] or (device and device.official):
         machine = platform.machine()
-        advice = advise_without_gpu(base, tensorflow=tensorflow, python=python, machine=machine)
+        advice = advise_without_gpu(base, tensorflow=tensorflow, python=python, machine=machine, device=device)
     else:
         gpus = [request.gpu for request in requested_gpus(base, words)]
         advice = advice_for(base, gpus, tensorflow=tensorflow, python=python)
@@ -173,8 +174,7 @@ def _wheel_notes(advice: Advice, wheel: AdvisedWheel) -> Iterator[str]:
     yield _pip(wheel, advice.python)
     if wheel.system:
         yield f"it runs on {wheel.system}"
-    if not advice.gpus:
-        yield _OTHER_SYSTEMS
+    yield from advice.notes
 
 
 def _no_build(advice: Advice) -> AdvisedWheel | None:

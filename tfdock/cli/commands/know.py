@@ -23,6 +23,7 @@ from tfdock.cli.gpu_text import requested_gpus
 from tfdock.errors import Problem, ProfileError, TfdockError
 from tfdock.gpu.devices import named, search, title, unknown_gpu
 from tfdock.host.settings import Settings
+from tfdock.knowledge.fits import toolkit_floor
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.program_rows import ErrorCode
 from tfdock.knowledge.release_rows import Release
@@ -274,13 +275,26 @@ def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
     fields = row.model_dump(exclude={"release", "components", *last})
     rows = [(name.replace("_", " "), _value(value)) for name, value in fields.items() if value not in (None, (), {})]
     components = [(name, _value(support.model_dump())) for name, support in row.components.items()]
-    rest = [("note", row.note or ""), ("unverified", _unverified(row)), ("checked", row.checked)]
+    rest = [("driver", floor) for floor in _driver_floors(base, row)]
+    rest += [("note", row.note or ""), ("unverified", _unverified(row)), ("checked", row.checked)]
     yield from console.table([*rows, *components, *((name, value) for name, value in rest if value)])
     yield ""
     yield style.strong("sources")
     texts = base.sources("releases")
     keys = (row.source,) if isinstance(row.source, str) else row.source
     yield from console.table([(key, texts.get(key, "")) for key in keys])
+
+
+def _driver_floors(base: KnowledgeBase, row: Release) -> Iterator[str]:
+    """Yield the oldest driver for each tested toolkit: `CUDA 10.0: 410.48 or newer, on Windows 411.31`."""
+    for accelerator in base.accelerators.values():
+        toolkit = accelerator.toolkit or ""
+        version = row.components[toolkit].tested if toolkit in row.components else None
+        if version:
+            floors = [toolkit_floor(base, toolkit, Version(version), wsl=wsl) for wsl in (False, True)]
+            if floors[0]:
+                windows = f", on Windows and in WSL 2 {floors[1]}" if floors[1] else ""
+                yield f"{accelerator.titles.get(toolkit, toolkit)} {version}: {floors[0]} or newer{windows}"
 
 
 def _value(value: object) -> str:
