@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tfdock.errors import joined
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.advice import pip_install, same_official
+from tfdock.types import Version
 
 if TYPE_CHECKING:
     from tfdock.plan.prepare import Preparer, WrittenProfile
@@ -40,6 +41,8 @@ def python_note(preparer: Preparer, written: WrittenProfile, resolution: Resolut
     if chosen or resolution.python == here:
         return ""
     newest = f"Python {resolution.python}, the newest that TensorFlow {resolution.version} accepts"
+    if resolution.python != max(resolution.release.pythons, key=Version):
+        newest = f"Python {resolution.python}, the newest for which an image is known"
     return (
         f"the wheel is for {newest}; tfdock itself runs with Python {here}: `--python {here}` builds for that Python"
     )

@@ -40,6 +40,7 @@ from tfdock.types import Machine
 if TYPE_CHECKING:
     from tfdock.plan.lock_file import LockFile
     from tfdock.plan.profile_fixes import Context
+    from tfdock.resolve.starter import Starter
 
 
 _MOST_PATCHES = 32 << 20  #: Bytes of all patches of a profile.
@@ -219,14 +220,14 @@ class Preparer:
     def _text(self, name: str) -> tuple[Path, str]:
         """Return the path of a profile and its text."""
         if self._wish and name == self._wish.words:
-            return Path("options"), self._made_text  # a path in the current folder, whatever the options are
+            return Path("options"), self._made.text  # a path in the current folder, whatever the options are
         if name == STDIN:
             return Path("<stdin>"), self._piped_text
         path = find_profile(name, self.knowledge, self._wish.gpus)
         return path, read_profile_text(path, Project.of(path, self.allowed))
 
     @cached_property
-    def _made_text(self) -> str:
+    def _made(self) -> Starter:
         machine = platform.machine()
         return self._wish.profile(self.knowledge, self._wished_gpus, machine, allow_untested=self._allow_untested)
 
@@ -304,6 +305,12 @@ class Preparer:
         self._check_endpoints(profile, document, file)
         resolver = self._resolver(written)
         resolution = resolve_or_suggest(resolver, profile) if suggest else resolver.resolve(profile)
+        if self._wish and file == self._wish.words:
+            # Its text writes out what the release chose; the reasons are the release's.
+            reasons = {choice.field: choice for choice in self._made.choices if choice.field not in self._wish.fields}
+            resolution = replace(
+                resolution, choices=tuple(reasons.get(choice.field, choice) for choice in resolution.choices)
+            )
         resolution = pinned(resolution) if pinned else resolution
         try:
             resources = size(profile.resources, resolution.release.cost, self.machine)
@@ -344,7 +351,9 @@ def find_profile(name: str, knowledge: KnowledgeBase | None = None, gpus: Sequen
     shipped = [file.stem for file in loader.profile_files()]
     stems = dict.fromkeys((name, name.removesuffix(path.suffix)))
     # Suggest a file of this name with another ending before any shipped profile.
-    beside = [file for stem in stems for end in (".yaml", ".yml") if Path(file := f"{stem}{end}").is_file()]
+    folders = ("", "profiles/") if path.name == name else ("",)
+    names = (f"{folder}{stem}{end}" for folder in folders for stem in stems for end in (".yaml", ".yml"))
+    beside = [file for file in names if Path(file).is_file()]
     stem = name.removesuffix(path.suffix) if path.suffix in (".yaml", ".yml") else name
     if not beside and stem not in shipped and knowledge and means_gpu(knowledge, stem):
         raise ProfileError(_gpu_is_no_profile(stem, gpus))

@@ -17,7 +17,7 @@ from tfdock.resolve.profile_changes import Change, as_yaml
 from tfdock.types import TARGET_FIELDS
 
 if TYPE_CHECKING:
-    from tfdock.resolve.starter import StarterDevices
+    from tfdock.resolve.starter import Starter, StarterDevices
 
 NAMED = ("tensorflow", "python", "cuda")  #: Fields with an option of their own.
 #: Values that are not quoted: lists, maps, numbers, and YAML keywords.
@@ -53,7 +53,9 @@ class Wish:
         """The release that the wish names; None if it names none."""
         return self.fields.get("tensorflow", self.source.get("tensorflow.release"))
 
-    def profile(self, knowledge: KnowledgeBase, local: Sequence[str], machine: str, *, allow_untested: bool) -> str:
+    def profile(
+        self, knowledge: KnowledgeBase, local: Sequence[str], machine: str, *, allow_untested: bool
+    ) -> Starter:
         """Return a profile for the wish, as `init` writes it; raises ProfileError and Incompatible.
 
         Its source is the release's own; `over` sets another source. The GPUs in `local` replace the word
@@ -66,7 +68,7 @@ class Wish:
             raise ProfileError.of("wish-without-gpu", f"`{self.words}` does not name a GPU", fix)
         lines = {name: value for name, value in self.fields.items() if name not in {"tensorflow", *self.source}}
         devices = self._devices(knowledge, local)
-        start = starter(
+        return starter(
             knowledge,
             devices,
             tensorflow=self.release,
@@ -76,7 +78,6 @@ class Wish:
             machine=machine,
             describe=self.describe,
         )
-        return start.text
 
     def describe(self, change: Change, profile: Profile) -> str:
         """Return a change of the profile as options: `--cuda 12.8.0 --set xla=false`; gone ones are named last."""

@@ -830,7 +830,9 @@ def _problem(model: type[BaseModel], item: Any, document: yaml_nodes.Node, file:
         line, column = document.at(path[:-1]).keys.get(str(path[-1]), (line, column))
         known = _known_keys(model, path[:-1])
         # Users write `compute-capabilities` for `compute_capabilities`.
-        near = difflib.get_close_matches(str(path[-1]).lower().replace("-", "_"), known, n=1, cutoff=0.6)
+        word = str(path[-1]).lower().replace("-", "_")
+        longer = [key for key in known if key.startswith(word)]
+        near = longer or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
         code, message = "profile-unknown-key", f"unknown key `{name}`"
         inner = _homes(model, str(path[-1])) if len(path) == 1 else []
         fix = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
@@ -845,6 +847,7 @@ def _problem(model: type[BaseModel], item: Any, document: yaml_nodes.Node, file:
         plain = item["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
         # Pydantic quotes the values that it takes with apostrophes.
         complaint = _MESSAGES.get(kind, plain.replace("'", "`") if kind == "literal_error" else plain)
+        complaint += ", or a list" if kind == "literal_error" and _takes_lists(model, path) else ""
         code, message = "profile-bad-value", f"`{name}`: {complaint}" if name else complaint
         fix = context.get("fix") or _fix(model, item, node, path)
     return Problem(code, message, fix, file=node.file or file, line=line, column=column, field=name or None)
@@ -889,7 +892,7 @@ def _fix(model: type[BaseModel], item: Any, node: yaml_nodes.Node, path: _Path) 
         if node.kind == "text" and node.raw == item["ctx"]["expected"]:
             return f"write it without quotes: `{node.raw}`"
         near = difflib.get_close_matches(node.raw, re.findall(r"'([^']+)'", item["ctx"]["expected"]), n=1)
-        listed = f", or write a list: `[{_listed(node.raw)}]`" if _takes_lists(model, path) else ""
+        listed = f", or write a list: `[{_listed(node.raw.lower())}]`" if _takes_lists(model, path) else ""
         known = item["ctx"]["expected"].replace("'", "`")
         return f"did you mean `{near[0]}`?" if near else f"use {known}{listed}"
     if kind == "list_type":

@@ -110,10 +110,10 @@ class Advice:
     `untested` is this profile beside an offer of another release, `refused` why the requested release does not fit.
     `elsewhere` is the kind of machine that a GPU is part of, if official wheels are for another; `buildable`: it
     has base images. `mixed`: the GPUs have several accelerators; `apart` says why no wheel serves all GPUs, a line
-    for each. `reported` are reports about GPUs of another kind of machine, such as the vendor's wheels. `overrides`
-    are settings with which users run code of another target. `vendors` is the vendor's own wheel, to be tried before
-    one is built. `plan` is the offer's list, `alternative` a longer list with code for each GPU alone; `figures` are
-    the figures behind sizes and times, and figures to compare with.
+    for each. `reported` are reports about GPUs on which the wheel does not start at once, such as the vendor's own
+    wheels. `overrides` are settings with which users run code of another target. `vendors` is the vendor's own wheel,
+    to be tried before one is built. `plan` is the offer's list, `alternative` a longer list with code for each GPU
+    alone; `figures` are the figures behind sizes and times, and figures to compare with.
     """
 
     asked: str | None
@@ -191,9 +191,7 @@ def advise(
         buildable=any(row.machine == wanted.elsewhere for row in knowledge.images),
         mixed=wanted.mixed,
         apart=() if wanted.mixed or planned else wanted.reasons_apart(),
-        reported=tuple(
-            line for gpu in gpus if wanted.elsewhere for line in reports(knowledge, gpu.accelerator, gpu.target)
-        ),
+        reported=wanted.reported(compatibilities),
         overrides=tuple(row for gpu in gpus for row in overrides(knowledge, wanted.accelerator, gpu.target)),
         plan=wanted.size(planned.release, planned.resolution.targets) if planned else None,
         alternative=wanted.size_with_code_for_each(planned) if planned else None,
@@ -395,6 +393,12 @@ class _Wanted:
                 f"{gpu.gpu} needs a wheel for machines with a CPU of {self.machine(gpu)}" for gpu in self.gpus
             )
         return apart(self.knowledge, self.accelerator, [(gpu.gpu, gpu.target) for gpu in self.gpus])
+
+    def reported(self, gpus: Iterable[Compatibility]) -> tuple[str, ...]:
+        """Return reports about the GPUs on which a wheel does not start at once, such as the vendor's wheels."""
+        slow = [one.gpu for one in gpus if not one.starts_at_once]
+        lines = (line for gpu in slow for line in reports(self.knowledge, gpu.accelerator, gpu.target))
+        return tuple(dict.fromkeys(lines))
 
     # --- the official wheel ---------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from tfdock.resolve.gpu_support import apart, release_named, target_facts
 from tfdock.resolve.profile_changes import Change, accepted, changed
 from tfdock.resolve.resolution import Resolution, Resolver
 from tfdock.resolve.resolve import read_text, resolve_or_suggest, resolve_text
-from tfdock.types import Version
+from tfdock.types import Choice, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +40,11 @@ class StarterDevices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """A profile's text, and its resolution."""
+    """A profile's text, its resolution, and the reasons for the values that the text writes out."""
 
     text: str
     resolution: Resolution
+    choices: tuple[Choice, ...]
 
 
 def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices:
@@ -121,12 +122,13 @@ def starter(
         releases.sort(key=lambda release: not _tested(knowledge.releases.get(release), versions))
         draft = [*_lines(knowledge, devices, releases[0], python), *more.values()]
         profile, resolver = read_text("\n".join(draft), knowledge, machine=machine)
-        resolution = _newest(profile, replace(resolver, describe=describe), devices, releases)
+        found, resolution = _newest(profile, replace(resolver, describe=describe), devices, releases)
         # Write out every version: today's choice must not change when knowledge grows.
         others = {name: version for name, version in resolution.components.items() if name not in more}
         lines = [*_lines(knowledge, devices, str(resolution.version), resolution.python, others), *more.values()]
+        lines += [] if resolution.xla or "xla" in more else ["xla: false"]
         text = "".join(f"{line}\n" for line in _commented(devices, lines, newest=not (tensorflow or versions)))
-        return Starter(text=text, resolution=resolve_text(text, knowledge, machine=machine))
+        return Starter(text=text, resolution=resolve_text(text, knowledge, machine=machine), choices=found.choices)
 
 
 def check_together(knowledge: KnowledgeBase, devices: StarterDevices) -> None:
@@ -166,23 +168,31 @@ def _tested(release: Release | None, versions: Mapping[str, str]) -> bool:
     return all(Version(text).matches(Version(versions[name])) for name, text in tested.items())
 
 
-def _newest(profile: Profile, resolver: Resolver, devices: StarterDevices, releases: Sequence[str]) -> Resolution:
-    """Return the resolution of a profile with the first release that takes it; raises Incompatible if none does."""
+def _newest(
+    profile: Profile, resolver: Resolver, devices: StarterDevices, releases: Sequence[str]
+) -> tuple[Resolution, Resolution]:
+    """Return the resolution of a profile with the first release that takes it, as chosen and with its Python written.
+
+    Raises Incompatible if no release takes it.
+    """
     knowledge = resolver.knowledge
+    # XLA uses no GPU below a floor of the release, which the release itself may still use.
+    compilers = [{}, {"xla": False}] if devices.gpus or devices.targets else [{}]
     drafts: Iterator[Change] = (
-        {"tensorflow": release}
+        {"tensorflow": release, **xla}
         | ({devices.accelerator.target_field: taken_targets(knowledge, devices, release)} if devices.targets else {})
         for release in releases
+        for xla in ([{}] if "xla" in profile.model_fields_set else compilers)
     )
 
-    def in_writing(draft: Change, found: Resolution) -> Resolution | None:
-        """Return the resolution with the chosen Python written out: known builds may be for another Python."""
-        return resolver.attempt(changed(profile, {**draft, "python": found.python}))
-
-    tried = accepted(profile, drafts, resolver.attempt)
-    resolutions = (resolution for draft, found in tried if (resolution := in_writing(draft, found)))
+    for draft, found in accepted(profile, drafts, resolver.attempt):
+        # Known builds may be for another Python than the chosen one, once this is written out.
+        written = resolver.attempt(changed(profile, {**draft, "python": found.python}))
+        if written:
+            return found, written
     # Only after all releases were refused: the search for fixes is slow.
-    return next(resolutions, None) or resolve_or_suggest(resolver, profile)
+    found = resolve_or_suggest(resolver, profile)
+    return found, found
 
 
 @contextmanager
@@ -242,6 +252,7 @@ def _commented(devices: StarterDevices, lines: Sequence[str], *, newest: bool) -
         "python": "The Python the wheel is for.",
         "gpus": "Machine code for exactly these GPUs; `tfdock gpus` knows the names, `local` is this machine's.",
         devices.accelerator.target_field: "Code for these targets only; `compute_86` adds PTX for newer GPUs.",
+        "xla": "XLA uses no GPU of this age.",
         "accelerator": "For machines without GPU. With one, write `gpus: [rtx3080]` instead.",
     }
     if not devices.accelerator.capabilities:

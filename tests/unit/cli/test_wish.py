@@ -203,7 +203,7 @@ def test_a_refusal_names_the_option_or_the_line(run: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "fix"),
     [
-        ("--gpu gtx770", "`--set xla=false`"),
+        ("--gpu gtx770 --set xla=true", "`--set xla=false`"),
         ("--gpu rtx5090 --tensorflow 2.18", "`--tensorflow 2.20.0`"),
         ("--gpu 8.6 --tensorflow 2.3", "`--tensorflow 2.5.3`"),
         ("my.yaml --gpu rtx5090", "`--tensorflow 2.20.0 --cuda 12.8.0 --set cudnn=9.7.0`"),
@@ -218,6 +218,43 @@ def test_a_fix_of_options_is_options_that_are_accepted(run: Run, options: str, f
     if not fix.startswith("leave"):
         kept = options.partition(" --set")[0]
         assert run("check", *kept.split(), *shlex.split(fix.strip("`"))).exit_code == 0
+
+
+def test_xla_is_left_out_for_a_gpu_below_its_floor(run: Run, tmp_path: Path) -> None:
+    assert "noxla" in build_id(run("check", "--gpu", "k4200"))
+    assert run("init", "k4200").exit_code == 0
+    assert "# XLA uses no GPU of this age.\nxla: false\n" in (tmp_path / "k4200.yaml").read_text()
+
+
+def test_what_the_release_chose_is_not_told_as_asked(run: Run) -> None:
+    told = [
+        " ".join(line.split()) for line in run("plan", "--gpu", "t4", "--cuda", "12.5", "--why").stdout.splitlines()
+    ]
+    assert "tensorflow 2.21.0 newest patch release of the minor (releases.yaml 2.21)" in told
+    assert "cuda 12.5.1 newest known version of 12.5 (profile)" in told
+
+
+@pytest.mark.parametrize(("asked", "release", "held"), [("12", "2.21", "12.5.1"), ("12.8", "2.21", "12.8.1")])
+def test_a_part_of_a_version_is_the_tested_or_newest_of_a_closed_list(
+    run: Run, asked: str, release: str, held: str
+) -> None:
+    assert build_id(run("check", "--gpu", "h100", "--cuda", asked)).startswith(f"tf{release}.0-py3.13-cuda{held}-")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("plan --gpu t4 --set tensorflow.patch=fix.patch", "did you mean `patches`?"),
+        ("plan --gpu t4 --set optimize=AVX2", "should be `portable` or `native`, or a list"),
+        ("plan --gpu t4 --set optimize=AVX2", "write a list: `[avx2]`"),
+    ],
+)
+def test_the_fix_of_a_slip_is_what_was_meant(run: Run, words: str, told: str) -> None:
+    assert told in run(*words.split()).stderr
+
+
+def test_more_cores_than_the_machine_has_are_said(run: Run) -> None:
+    assert "cores, of which this machine has" in run("plan", "--gpu", "cpu", "--set", "resources.cpus=999").stdout
 
 
 def test_a_question_about_options_is_options_too(run: Run) -> None:

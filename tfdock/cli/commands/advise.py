@@ -151,7 +151,11 @@ def _lines(base: KnowledgeBase, advice: Advice, output: Path | None) -> Iterator
         first = answer(base, gpu, style, wheel="the official wheel", release=advice.version, jit=advice.jit)
         yield first, "  "
         yield from reasons(gpu, style)
-    yield from ((f"  {style.strong('reported:')} {line}", ASIDE) for line in advice.reported)
+    yield from (
+        (f"  {style.strong('reported:')} {line}", ASIDE)
+        for line in advice.reported
+        if line not in " ".join(advice.apart)
+    )
     needed = not (wheel or advice.instead)
     if advice.offer is not None and needed:
         yield "", ""
@@ -163,8 +167,9 @@ def _lines(base: KnowledgeBase, advice: Advice, output: Path | None) -> Iterator
     if advice.apart or advice.mixed:
         yield "", ""
         yield from _apart(base, advice, style)
-    yield "", ""
     for index, line in enumerate(_fixes(advice, output, wheel)):
+        if not index:
+            yield "", ""
         text = line if wheel or index else line.removeprefix("or ")
         yield f"{style.good('note:')} {text}", ASIDE
 

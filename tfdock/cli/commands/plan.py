@@ -94,7 +94,7 @@ def _short_lines(prepared: PreparedBuild, expected: PhaseEstimate | None) -> Ite
     titles = resolution.accelerator.titles
     toolkit = [f"{titles.get(name, name)} {version}" for name, version in resolution.components.items()]
     version = f"{resolution.version}{f'+{resolution.local_version}' if resolution.local_version else ''}"
-    code = [*resolution.targets, *([f"by {resolution.gpu_compiler}"] if resolution.targets else [])]
+    code = [*resolution.targets, *([f"by {resolution.gpu_compiler}"] if resolution.gpu_compiler else [])]
     doubts = [*resolution.unverified, *(problem.message for problem in resolution.untested)]
     own = plan.trust.name != "release"
     rows = [
@@ -146,13 +146,19 @@ def _cost_rows(plan: BuildPlan, expected: PhaseEstimate | None) -> list[tuple[st
     """Return the memory, CPU and time that a build needs. No engine is contacted."""
     limits, machine = plan.resources, plan.machine
     rows = [
-        ("jobs", f"{limits.jobs} at once, on {limits.cpus} of {machine.cpus} cores; fewer on a smaller engine"),
+        ("jobs", f"{limits.jobs} at once, on {_cores(limits, machine)}; fewer on a smaller engine"),
         ("memory", _memory(limits, machine)),
         ("disk", gib(limits.disk)),
     ]
     if expected:
         rows.append(("time", f"about {console.rough_duration(expected.total)}, by {expected.source}"))
     return rows
+
+
+def _cores(limits: BuildResources, machine: Machine) -> str:
+    if limits.cpus <= machine.cpus:
+        return f"{limits.cpus} of {machine.cpus} cores"
+    return f"{limits.cpus} cores, of which this machine has {machine.cpus}: a build here takes longer"
 
 
 def _memory(limits: BuildResources, machine: Machine) -> str:
