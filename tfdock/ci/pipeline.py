@@ -221,7 +221,7 @@ def _not_pinned(matrix: Matrix) -> Problem | None:
         "install",
         "ci-install-unpinned",
         f"the command that installs tfdock does not pin `{name}`",
-        f"`install: {INSTALL}`, with a hash for every package",
+        f"`install: {INSTALL}`; `uv pip compile --generate-hashes` and pip-compile write such a file",
         why="the publisher of that name can run code in every job, also in the job that pushes wheels",
     )
 

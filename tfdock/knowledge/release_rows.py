@@ -105,8 +105,9 @@ class Release(Row):
     capability_doubt: Expression | None = None
     capability_format: str = "named"  #: The form of capabilities for this release.
     #: The oldest glibc on which the official wheels run: by their platform tags, or by their libraries if the tags
-    #: are wrong. Wheels for the Pythons of `official_glibc_of` need a newer glibc.
+    #: are wrong.
     official_glibc: str | None = None
+    #: The same for the Pythons whose wheels need a newer one.
     official_glibc_of: dict[str, str] = Field(default_factory=dict)
     official_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)  #: The targets of the official wheel.
     #: The official wheel's name, if it is not `tensorflow`.

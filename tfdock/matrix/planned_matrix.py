@@ -191,7 +191,7 @@ def read(file: str | Path, allowed: Iterable[Path] = ()) -> WrittenMatrix:
     path = Path(file)
     if not path.is_file():
         message = f"`{file}` is a folder, not a matrix" if path.is_dir() else f"the matrix `{file}` does not exist"
-        fix = "give a file; without one it is profiles/matrix.yaml"
+        fix = 'give a file; or write profiles/matrix.yaml: `{schema: 1, base: my.yaml, axes: {python: ["3.11"]}}`'
         raise ProfileError.of("matrix-not-found", message, fix, file=str(file))
     project = Project.of(path, allowed)
     text = read_profile_text(path, project)
