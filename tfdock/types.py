@@ -319,8 +319,8 @@ class Machine:
 class LocalGpu:
     """A GPU of this machine, as its driver reports it.
 
-    `target` is `8.6` or `gfx90a`, `memory` in bytes; None if not reported. `accelerator` is the family whose tool
-    found the GPU.
+    `target`: for example `8.6` or `gfx90a`. `memory`: in bytes. Both are None if the driver does not report them.
+    `accelerator`: the family of accelerators whose tool found the GPU.
     """
 
     name: str
@@ -333,8 +333,8 @@ class LocalGpu:
 class Host:
     """Devices and drivers of this machine, collected by the caller.
 
-    `drivers` maps an accelerator to its driver's version (on WSL2 the driver of Windows). `troubles` maps it to the
-    error message of its tool, if the tool failed. `architecture` is the CPU's (`x86_64`).
+    `drivers` maps an accelerator to its driver's version (on WSL2 the driver of Windows). `troubles` maps an
+    accelerator to the error message of its tool, if the tool failed. `architecture` is the CPU's, such as `x86_64`.
     """
 
     gpus: tuple[LocalGpu, ...] = ()

@@ -19,7 +19,8 @@ from typing import TextIO
 
 from tfdock.errors import Problem, clean
 
-ANNOTATIONS = 9  #: GitHub shows ten errors of a step. GitHub itself adds one of them: the step failed.
+#: GitHub shows at most ten errors of a step. GitHub adds one of them (that the step failed), so nine are left.
+ANNOTATIONS = 9
 _WARNINGS = 4  #: The most warnings to annotate. Errors often come later and need room.
 SUMMARY_BYTES = 900_000  #: GitHub drops a step's summary if it is larger than 1 MiB.
 _MESSAGE = 4_000  #: The most characters of an annotation. GitHub cuts longer texts at 4,096.

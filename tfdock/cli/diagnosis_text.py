@@ -98,7 +98,7 @@ def _unknown_lines(diagnosis: Diagnosis, name: str, style: console.Style, column
     much = f"{diagnosis.lines:,} line{'' if diagnosis.lines == 1 else 's'}"
     if end := diagnosis.success:
         yield from console.wrapped(
-            f"{console.clean(name)}:{end.line}: {style.good('it ended well')}: {end.cause} No error comes after it.",
+            f"{console.clean(name)}:{end.line}: {style.good('success')}: {end.cause} No error follows in the log.",
             columns,
         )
     else:

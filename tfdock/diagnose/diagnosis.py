@@ -61,8 +61,8 @@ class GoodEnd:
 class Diagnosis:
     """What went wrong, the most probable cause first. `warnings` are harmless; `lines` counts the lines of the log.
 
-    `suspects` are lines that look like errors. `first` is a text about the first of them; `others` are about
-    files without a finding. `success` is set if the log ended well, without a later error.
+    `suspects` are lines that look like errors. `first` is a text about the first suspect; `others` are about
+    files without a finding. `success` is set if the log ends with a success, and no error follows.
     """
 
     lines: int

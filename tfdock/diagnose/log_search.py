@@ -83,7 +83,7 @@ class LogSightings:
 
     `named`: errors with a name that some version of a part added or removed. `versions`: the version of each part in
     the log; empty if the log shows no version of the part. `resolved`: failures that a later success made harmless.
-    `success`: the end of the log, if it ended well.
+    `success`: the success at the end of the log, if there is one.
     """
 
     lines: int
@@ -290,7 +290,7 @@ class Diagnostician:
         return next(same, f"{rule.id} {len(kinds)}" if len(kinds) < _SUSPECTS else rule.id)
 
     def _forget_before_success(self, passing: Failure, line: int) -> None:
-        """Forget the failures before a success that did not stop the build."""
+        """At a success, forget the earlier failures that did not stop the build."""
         kept, well = {}, set(passing.passes).difference(self._now.spoilt)
         for name, sighting in self._now.sightings.items():
             rule = self._rules[sighting.rule]

@@ -135,7 +135,7 @@ class ObservedParts:
         return " ".join([*said, *remarks])
 
     def made_of(self, parts: Iterable[str]) -> str:
-        """Return a sentence on the versions of parts that the release was made with; empty if none is known."""
+        """Return a sentence: with which versions of `parts` the release was made. Empty if no version is known."""
         known = [f"{self.parts[part].title} {tested}" for part in parts if (tested := self.tested(part))]
         return f"{self.whom} was made with {joined(known)}." if known else ""
 

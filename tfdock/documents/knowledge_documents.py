@@ -26,12 +26,12 @@ class AdvisedWheelJson(AdvisedWheel):
 
 
 class FigureJson(TypedDict):
-    """A figure behind an estimate."""
+    """A number on which estimates are based."""
 
-    estimate: str  #: The name of the figure.
-    value: float  #: The figure.
-    unit: str  #: The unit of the value.
-    source: str  #: The source of the figure.
+    estimate: str  #: The name of the number.
+    value: float  #: The number.
+    unit: str  #: The unit of the number.
+    source: str  #: The source of the number.
     unverified: bool | str  #: The unchecked part of the row; false if everything is checked.
 
 

@@ -1,4 +1,4 @@
-"""Documents before a build: check, plan, render, doctor; locks and bundles."""
+"""The documents of the commands before a build: `check`, `plan`, `render`, `doctor`, locks and bundles."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CheckedProfileJson(TypedDict):
     skipped: Sequence[SkippedRuleJson]  #: Checks of this machine that could not be made.
     online: Sequence[Availability]  #: With `--online`, the state of the build's downloads; else empty.
     estimate: ExpectedJson | None  #: The expected time of the build here; null if unknown.
-    unverified: Sequence[str]  #: Unchecked facts about the base image.
+    unverified: Sequence[str]  #: Facts about the base image that nobody has checked.
     notes: Sequence[str]  #: Notes before a build, such as an official wheel that makes the build unnecessary.
     fixed: Mapping[str, object] | None  #: The change that `--fix` wrote into the profile; else null.
 
@@ -139,14 +139,14 @@ class ExpectedJson(TypedDict):
     """How long a build is expected to take."""
 
     seconds: int  #: Seconds in all.
-    source: str  #: The source of the figure, as text.
+    source: str  #: The source of this estimate, as text.
 
 
 class PlanDocument(BuildPlanJson):
     """`tfdock plan`: the plan of a build."""
 
     estimate: ExpectedJson | None  #: The expected time of the build; null if unknown.
-    unverified: Sequence[str]  #: Unchecked facts about the base image.
+    unverified: Sequence[str]  #: Facts about the base image that nobody has checked.
     notes: Sequence[str]  #: Notes before a build, such as an official wheel that makes the build unnecessary.
 
 

@@ -32,7 +32,7 @@ class LibraryJson(TypedDict):
     executable_stack: bool  #: Whether it requires an executable stack.
     text_relocations: bool  #: Whether it has relocations of its code.
     gpu_code: GpuCodeJson  #: GPU code that the runtime loads.
-    relocatable_code: GpuCodeJson  #: GPU code for the device linker, which is never loaded.
+    relocatable_code: GpuCodeJson  #: GPU code that only the device linker reads; it is never loaded.
     embedded_code: GpuCodeJson | None  #: GPU code among other data; null if not searched.
     problems: Sequence[str]  #: The damaged parts of the library.
 

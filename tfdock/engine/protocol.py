@@ -162,7 +162,7 @@ class Engine(Protocol):
     def save(self, images: Sequence[str], cancel: Cancel) -> Iterator[bytes]:
         """Stream an archive of the named images; shared layers are stored once.
 
-        The end does not mean that the archive is complete: the caller checks its last bytes.
+        A stream that ends without an error may still be incomplete: the caller checks the last bytes of the archive.
         """
 
     def load(self, archive: Iterable[bytes], cancel: Cancel) -> None:

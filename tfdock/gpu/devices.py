@@ -128,18 +128,18 @@ def _local_word(knowledge: KnowledgeBase, gpu: LocalGpu) -> str:
 
 
 def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
-    """Return the problem for a name that is no GPU's, or that several GPUs with different targets share."""
-    match, lists = matching(knowledge, name), "`tfdock gpus` lists all"
+    """Return the problem for a name that no GPU has, or that GPUs with different targets share."""
+    match, lists = matching(knowledge, name), "`tfdock gpus` lists all GPUs"
     if bare_gpu(knowledge, name):
         message, fix = f"`{name}` is a target to compile for, not the name of a GPU", "`tfdock gpus` lists the names"
         if is_integrated(knowledge, dotted(name)):
             fix = "leave this GPU out: it is part of the CPU, and a wheel for a card needs no code for it"
     elif is_target(knowledge, name):
         # A text in the form of a target resembles unrelated names, so no name is suggested.
-        message, fix = f"no GPU is known with the target `{name}`", f"{lists}, with theirs"
+        message, fix = f"no GPU is known with the target `{name}`", f"{lists}, with their targets"
     elif match.candidates:
         which = " or ".join(f"`{gpu.gpu}` ({gpu.target})" for gpu in match.candidates)
-        message = f"`{name}` is the name of GPUs with different targets"
+        message = f"`{name}` is ambiguous: GPUs with different targets have this name"
         return Problem("gpu-ambiguous", message, f"say which: {which}")
     elif other := other_device(knowledge, name):
         message = f"`{name}` is no GPU that tfdock builds for"

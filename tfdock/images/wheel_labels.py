@@ -84,7 +84,7 @@ def foreign_record(name: str, wheel: ImageWheel, version: str, python: str, veri
 
 
 def is_foreign(record: Mapping[str, Any]) -> bool:
-    """Return whether `foreign_record` made a record."""
+    """Return whether this record was made by `foreign_record`."""
     return record.get("foreign") is True
 
 

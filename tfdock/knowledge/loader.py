@@ -18,7 +18,7 @@ from tfdock.host.hardware import nearest
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.knowledge.tables import KnowledgeBase, plain
 
-MATRIX = "matrix.yaml"  #: The file name of the matrix among the profiles.
+MATRIX = "matrix.yaml"  #: The name of the file in the profiles folder that is a matrix, not a profile.
 _PACKAGE = Path(__file__).resolve().parent.parent
 # The names are listed here, not read from the folder: a file with a misspelt name must be refused.
 TABLES = (

@@ -107,7 +107,7 @@ class KnowledgeBase:
     target_reports = _listed(gpu_rows.TargetReport)  #: Reports of others about targets.
     other_devices = _listed(gpu_rows.OtherDevice)  #: Devices and systems for which no wheel is built here.
     forks = _listed(Fork)  #: Forks of TensorFlow that use more GPUs.
-    libraries = _listed(toolkit_rows.LibraryRow)  #: The GPUs and toolkits that versions of libraries support.
+    libraries = _listed(toolkit_rows.LibraryRow)  #: The GPUs and toolkits that each version of a library supports.
     redistributables = _keyed(toolkit_rows.Redistributable)  #: (component, version) -> row.
     interpreters = _keyed(image_rows.Interpreter)  #: Python minor version -> row.
     #: Archives of components, in order of preference: overlay rows first.

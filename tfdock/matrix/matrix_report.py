@@ -131,9 +131,10 @@ def earlier_fingerprints(file: Path) -> Mapping[str, str | None]:
 
 
 def report_row(cell: Cell, result: Mapping[str, Any] | None, wheelhouse: Path, place: str) -> dict[str, Any]:
-    """Return the row of a cell: from its `result` if it was built or pulled, else from the plan of the matrix.
+    """Return the row of a cell. The row comes from `result`, or else from the plan of the matrix.
 
-    `place` is the place in a file that prevents the build of the cell.
+    `result` is the result of building or pulling the wheel; None if neither was tried. `place` is the file, line and
+    column of the value or rule that prevents the build.
     """
     problems = tuple(result["problems"]) if result else cell.problems
     status = result["status"] if result else "up-to-date" if cell.status == "here" else cell.status

@@ -99,7 +99,7 @@ class Cell:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """The file, line and column that prevent the build of the cell."""
+        """The file, line and column of the value or rule that prevents the build of the cell."""
         rule = self.combination.excluded
         node = rule.place if rule else self.combination.place
         problem = self.problems[0] if self.problems else Problem("", "")

@@ -951,7 +951,7 @@ def _deepest(model: type[BaseModel], path: _Path) -> tuple[str, FieldInfo | None
 
 
 def field_named(key: str) -> str:
-    """Return the field of this name, dotted: `resources.memory` for `memory`; empty if there is none."""
+    """Return the full dotted name of a field: `resources.memory` for `memory`; empty if no field has this name."""
     homes = _homes(Profile, key)
     return key if key in Profile.model_fields else f"{homes[0].strip('`')}.{key}" if homes else ""
 

@@ -1,7 +1,7 @@
-"""Profile x knowledge -> `Resolution`: every value of a build, each with its source and reason.
+"""Combine a profile with the tables into a `Resolution`: every value of a build, each with its source and reason.
 
-The code knows no version, vendor or release: it matches the profile against rows. Impossible and untested
-combinations are refused, with all reasons at once.
+The tables have all versions, vendors and releases; this code has none. The error for an impossible or untested
+combination lists all reasons.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Resolution:
 
     @property
     def unverified(self) -> tuple[str, ...]:
-        """The unchecked facts about the base image, from its row; empty if the profile names the image."""
+        """The facts that nobody has checked about the base image, from its row; empty if the profile names it."""
         doubt, (base,) = self.image.unverified, (choice for choice in self.choices if choice.field == "base")
         if not doubt or base.source == "profile":
             return ()

@@ -105,7 +105,7 @@ class Moves:
         return [row for row in mentioned if row.target_pattern] or [*self.knowledge.accelerators.values()]
 
     def all(self) -> Iterator[Change]:
-        """Yield single moves, pairs, then releases that choose all other values."""
+        """Yield single moves, then pairs of moves, then moves that let the release choose every version."""
         tables = [list(moves) for moves in self._tables()]
         yield from (move for moves in tables for move in moves)
         releases = list(self._releases())
@@ -128,7 +128,7 @@ class Moves:
         yield from ({**move, "allow_untested": True} for move in chain([{}], kept))
 
     def without_devices(self) -> Iterator[Change]:
-        """Yield releases that choose all other values, built for the CPU."""
+        """Yield moves to a CPU build: the release chooses every version, and the profile names no GPUs or targets."""
         devices = {field: None for field in ("gpus", "accelerator", *TARGET_FIELDS) if getattr(self.profile, field)}
         for move in self._everything_left():
             yield {**move, **devices}
@@ -351,7 +351,7 @@ class Moves:
             yield from ((accelerator.target_field, f"compute_{capability.number}") for capability in own)
 
     def _everything_left(self) -> Iterator[Change]:
-        """Yield releases that choose every version, the profile's release first."""
+        """Yield moves that let the release choose every version: the profile's release first, then other releases."""
         names = [name if getattr(self.profile, name, None) else f"components.{name}" for name in self.components]
         empty: dict[str, object] = {path: None for path in (*names, *_LEFT_TO_THE_RELEASE) if self._is_set(path)}
         # GPUs are enough: they imply the accelerator, and a list beside them may be older than the GPUs.

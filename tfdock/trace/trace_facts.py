@@ -164,7 +164,7 @@ class _Trace:
 
 
 def facts_of(tables: Mapping[str, bytes]) -> TraceFacts:
-    """Return the facts in xprof's answers; `tables` has each answer by the name of its tool. Raises Malformed."""
+    """Return the facts in xprof's answers. `tables` maps the name of a tool to its answer. Raises Malformed."""
     events, processes = _events(tables["trace_viewer"])
     marks = _marks(events)
     begin, end = _window(events, marks)

@@ -62,7 +62,7 @@ def read_tables(python: Path, profile: UntrustedPath) -> dict[str, bytes]:
         raise VerificationFailed.of(
             "trace-unreadable",
             f"xprof cannot read {profile}{f': {said[:300]}' if said else ''}",
-            "record the profile again: it is cut off if its program is killed",
+            "record the profile again: the file may be incomplete, for example if the program was killed meanwhile",
         )
     return tables
 

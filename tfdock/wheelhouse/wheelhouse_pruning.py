@@ -36,11 +36,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedWheelhouse:
-    """The files that were removed or would be removed.
+    """The files that were removed, or that would be removed.
 
-    `left` are the bytes of the wheels that stay; `reached` is False if they exceed the limit.
-
-    `busy` are build ids that a run holds: their files were not touched.
+    `left`: the bytes of the wheels that stay. `reached`: whether `left` is within the limit `max_size`, if there is a
+    limit. `busy`: the build ids that a run is using; the files of these builds were not touched.
     """
 
     wheels: tuple[StoredWheel, ...]
@@ -95,8 +94,8 @@ def choose(
 ) -> tuple[list[StoredWheel], int]:
     """Return the wheels to remove, the oldest first, and the bytes that stay.
 
-    Without a rule, no wheel is removed. Wheels from elsewhere and the files in `staying` stay. Both count for the
-    size.
+    If no rule is given, no wheel is removed. Wheels that tfdock did not build, and the files in `staying`, are never
+    removed, but their bytes are counted.
     """
     # Equal times are sorted by name: a dry run and the real run choose the same wheels.
     oldest_first = sorted(wheels, key=lambda wheel: (wheel.finished, wheel.path.name))

@@ -630,7 +630,7 @@ def test_a_log_that_ends_well_is_told_so(tmp_path: Path, log: str, end: tuple[st
     (read,) = document_of(file)["logs"]
     assert (read["success"] and (read["success"]["id"], read["success"]["line"])) == end
     told = run(file).stdout
-    assert (f"{file}:{end[1] if end else 0}: it ended well: Bazel built all" in told) is bool(end)
+    assert (f"{file}:{end[1] if end else 0}: success: Bazel built all" in told) is bool(end)
     assert ("no known failure" in told) is (not end and KILLED not in log)
 
 

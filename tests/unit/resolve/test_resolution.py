@@ -1,4 +1,4 @@
-"""Profile x knowledge -> every decision, on releases and devices that do not exist, so that no code can know them."""
+"""Resolve profiles with releases and devices that do not exist: no code can have such releases or devices."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ def test_a_gpu_older_than_the_toolkit_gets_a_toolkit_and_its_compiler_with_the_r
 def test_a_near_name_of_a_gpu_is_a_question_and_no_way_out(made_up: Desk) -> None:
     (problem,) = made_up.problems(HEAD + "gpus: [one, twelwe]\n")
     assert problem.message == "the GPU `twelwe` is not known: did you mean `twelve`?"
-    assert (problem.fix, problem.ways) == ("`tfdock gpus` lists all", ())
+    assert (problem.fix, problem.ways) == ("`tfdock gpus` lists all GPUs", ())
 
 
 def test_a_release_that_is_too_old_is_left_with_as_few_changes_as_it_takes(made_up: Desk) -> None:

@@ -319,7 +319,7 @@ def opened(path: Path) -> UntrustedFolder:
 
 
 def checked_message(data: bytes) -> bytes:
-    """Return a message of the action cache; raise MalformedEntry if it is larger than any such message."""
+    """Return a message of the action cache; raise MalformedEntry if the message has more than `LARGEST` bytes."""
     if len(data) > LARGEST:
         raise MalformedEntry(f"it has more than the {LARGEST} bytes that such an entry may have")
     return data
