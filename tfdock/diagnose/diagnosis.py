@@ -233,7 +233,10 @@ def _most_specific(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -
             left.append(sighting)
     # Do this last, so that a sure row that is itself replaced does not remove the row that replaces it.
     sure = {one.line for one in left if not rows[one.rule].unsure}
-    return [one for one in left if not (rows[one.rule].unsure and one.line in sure)]
+    left = [one for one in left if not (rows[one.rule].unsure and one.line in sure)]
+    # A cascade says nothing new beside a failure of its own stage, whose message may come some lines later.
+    causes = {rows[x.rule].stage: x.line for x in reversed(left) if not (rows[x.rule].cascade or x.survivable)}
+    return [x for x in left if not rows[x.rule].cascade or x.line + _NEAR < causes.get(rows[x.rule].stage, 1e99)]
 
 
 def _finding(

@@ -133,10 +133,10 @@ class Failure(Remedied):
 
     `cause` and `fix` are templates of `values`. A value is a group of that name in `patterns` or `facts` (facts alone
     find no failure), else the default in `values`. `instead_of` are rows that say less about the same line.
-    `cascade`: an earlier failure causes this one. `unsure`: the row is for a whole class of lines, which may
-    have other causes. `only_with` are parts that the log must show too. `tells` are parts whose versions are named:
-    the versions that the log's release was made with. `each` is the group whose values are reported one by one.
-    `installed` is the fix for a user who built nothing.
+    `cascade`: an earlier failure causes this one; it is left out beside a failure of its stage. `unsure`: the row is
+    for a whole class of lines, which may have other causes. `only_with` are parts that the log must show too. `tells`
+    are parts whose versions are named: the versions that the log's release was made with. `each` is the group whose
+    values are reported one by one. `installed` is the fix for a user who built nothing.
 
     `fits` says what a group's value must be in a log of the same profile: `among` its targets, equal to the version
     that it `is`, a target `unknown_to` its toolkit, or the newest such compiler for its toolkit (`newest_for`).
