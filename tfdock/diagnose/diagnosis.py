@@ -235,8 +235,17 @@ def _most_specific(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -
     sure = {one.line for one in left if not rows[one.rule].unsure}
     left = [one for one in left if not (rows[one.rule].unsure and one.line in sure)]
     # A cascade says nothing new beside a failure of its own stage, whose message may come some lines later.
-    causes = {rows[x.rule].stage: x.line for x in reversed(left) if not (rows[x.rule].cascade or x.survivable)}
-    return [x for x in left if not rows[x.rule].cascade or x.line + _NEAR < causes.get(rows[x.rule].stage, 1e99)]
+    causes: dict[str, int] = {}
+    for one in left:
+        row = rows[one.rule]
+        if not (row.cascade or one.survivable):
+            causes.setdefault(row.stage, one.line)
+
+    def follows(one: Sighting) -> bool:
+        row = rows[one.rule]
+        return row.cascade and row.stage in causes and causes[row.stage] <= one.line + _NEAR
+
+    return [one for one in left if not follows(one)]
 
 
 def _finding(

@@ -201,7 +201,8 @@ class Diagnostician:
                 self._suspect(line, text, block.shown(place)[1:])
             for rule, pattern in self._uses[literal]:
                 values = self._read(rule, pattern, text)
-                if values is not None and not block.is_source(begin):
+                patterns = (*rule.patterns, *rule.facts)
+                if values is not None and (patterns[pattern].in_tracebacks or not block.is_source(begin)):
                     line, counted = line + block.data.count(b"\n", counted, place), place
                     self._record_match(rule, pattern, line, block.shown(place), values)
 

@@ -64,13 +64,15 @@ class PatternRow(RowPart):
     """Output of a tool: `has` is an exact part of the line, without quotes; `line` is an expression for the line.
 
     Before matching, every kind of quote becomes ". `survivable`: the tool continues after the line, so a failure that
-    stops something is the more likely cause. `in_warnings`: the pattern also matches lines marked as warnings.
+    stops something is the more likely cause. `in_warnings`: the pattern also matches lines marked as warnings, and
+    `in_tracebacks` lines of a program that a traceback shows.
     """
 
     has: Has
     line: Expression | None = None
     survivable: bool = False
     in_warnings: bool = False
+    in_tracebacks: bool = False
 
     @field_validator("has")
     @classmethod

@@ -72,8 +72,8 @@ class Gpu(Row):
 class OtherDevice(Row):
     """A device or system for which tfdock builds no wheel, by the `words` with which users name it.
 
-    `official` are the releases with official wheels of the project `tensorflow`, if any. `says` is a sentence on
-    them, and `instead` one on what else a user can install.
+    `official` are the releases with official wheels of the project `tensorflow`, if any, for Pythons from
+    `python_min` on. `says` is a sentence on them, and `instead` one on what else a user can install.
     """
 
     KEY = ("device",)
@@ -81,6 +81,7 @@ class OtherDevice(Row):
     device: str
     words: str
     official: Span | None = None
+    python_min: str = "2.7"
     says: str
     instead: str
 

@@ -431,13 +431,13 @@ def _beside_toolkit(combination: Combination, name: str) -> Iterator[dict[str, s
 
 
 def full_version(combination: Combination, name: str, asked: str) -> str:
-    """Return the full version for `12.2`: of a closed list, else the newest patch release of the toolkit's row."""
+    """Return the full version for `12.2`: the toolkit's row has its patch releases; closed lists are exact."""
     support = combination.release.components.get(name, Support())
-    known = (*support.accepted, support.tested or asked)  # the tested version comes first of all that match
-    if support.closed or len(Version(asked).parts) < 2:
-        asked = next((text for text in reversed(known) if Version(text).matches(Version(asked))), asked)
     if support.closed or name != combination.accelerator.toolkit or len(Version(asked).parts) > 2:
         return asked
+    if len(Version(asked).parts) < 2:
+        known = (*support.accepted, support.tested or asked)
+        asked = next((text for text in reversed(known) if Version(text).matches(Version(asked))), asked)
     toolkit = combination.knowledge.toolkits.get((name, str(Version(asked).minor)))
     return toolkit.patches[-1] if toolkit and toolkit.patches else asked
 

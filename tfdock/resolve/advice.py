@@ -217,11 +217,11 @@ def advise_without_gpu(
     taking = {row.release: row for row in rows if python is None or python in row.pythons}
     newest = max(taking, key=Version, default=max(knowledge.releases, key=Version))
     release, version = release_named(knowledge, tensorflow or newest)
-    wanted, linux = _Wanted(knowledge=knowledge, gpus=(), python=python), device is None
+    wanted = _Wanted(knowledge=knowledge, gpus=(), python=python)
     near = next((row for row in _by_nearness(knowledge, release) if row.release in taking), None)
-    native = wanted.plain_wheel(near, near.newest, system=linux) if near else None
+    native = wanted.plain_wheel(near, near.newest, device) if near else None
     if release.release in taking:
-        native = wanted.plain_wheel(release, version, system=linux)
+        native = wanted.plain_wheel(release, version, device)
     elif device:
         which = (
             f"TensorFlow {version} has no official wheel for {device.device}{f' and Python {python}' * bool(python)}"
@@ -238,7 +238,7 @@ def advise_without_gpu(
         release=release,
         version=version,
         python=python,
-        wheel=wanted.plain_wheel(release, version, system=linux),
+        wheel=wanted.plain_wheel(release, version, device),
         gpus=(),
         native=native,
         instead=native,
@@ -422,22 +422,25 @@ class _Wanted:
             targets=release.official_targets.get(accelerator.accelerator, ()),
             requirement=f"{project}{f'[{extra}]' if extra else ''}=={release.official_version.get(version, version)}",
             installs=tuple(able) if extra else release.pythons,
-            system="" if accelerator.accelerator in release.official_project else self.system(release, version),
+            system=self.system(release, version) if release.official_targets.get(accelerator.accelerator) else "",
             needs=() if extra else needs,
             pins=tuple(dict.fromkeys(pin for gpu in gpus for pin in gpu.pins)) if extra else (),
         )
 
-    def plain_wheel(self, release: Release, version: str, *, system: bool) -> AdvisedWheel:
-        """Return a release's official wheel for machines without GPU; with `system`, on Linux."""
+    def plain_wheel(self, release: Release, version: str, device: OtherDevice | None) -> AdvisedWheel:
+        """Return a release's official wheel for machines without GPU, or for another device."""
+        pythons = release.pythons
+        if device:
+            pythons = tuple(minor for minor in pythons if Version(minor) >= Version(device.python_min))
         return AdvisedWheel(
             project=OFFICIAL_PROJECT,
             release=release.release,
             version=version,
-            pythons=release.pythons,
+            pythons=pythons,
             targets=(),
             requirement=f"{OFFICIAL_PROJECT}=={version}",
-            installs=release.pythons,
-            system=self.system(release, version) if system else "",
+            installs=pythons,
+            system="" if device else self.system(release, version),
         )
 
     def system(self, release: Release, version: str) -> str:

@@ -122,7 +122,9 @@ def starter(
         releases.sort(key=lambda release: not _tested(knowledge.releases.get(release), versions))
         draft = [*_lines(knowledge, devices, releases[0], python), *more.values()]
         profile, resolver = read_text("\n".join(draft), knowledge, machine=machine)
-        found, resolution = _newest(profile, replace(resolver, describe=describe), devices, releases)
+        found, resolution = _newest(profile, replace(resolver, describe=describe), devices, releases, versions)
+        full = _listed_versions(resolution.release, versions)
+        more = {**more, **{name: f"{name}: {json.dumps(version)}" for name, version in full.items()}}
         # Write out every version: today's choice must not change when knowledge grows.
         others = {name: version for name, version in resolution.components.items() if name not in more}
         lines = [*_lines(knowledge, devices, str(resolution.version), resolution.python, others), *more.values()]
@@ -169,7 +171,11 @@ def _tested(release: Release | None, versions: Mapping[str, str]) -> bool:
 
 
 def _newest(
-    profile: Profile, resolver: Resolver, devices: StarterDevices, releases: Sequence[str]
+    profile: Profile,
+    resolver: Resolver,
+    devices: StarterDevices,
+    releases: Sequence[str],
+    versions: Mapping[str, str],
 ) -> tuple[Resolution, Resolution]:
     """Return the resolution of a profile with the first release that takes it, as chosen and with its Python written.
 
@@ -179,7 +185,11 @@ def _newest(
     # XLA uses no GPU below a floor of the release, which the release itself may still use.
     compilers = [{}, {"xla": False}] if devices.gpus or devices.targets else [{}]
     drafts: Iterator[Change] = (
-        {"tensorflow": release, **xla}
+        {
+            "tensorflow": release,
+            **xla,
+            **_listed_versions(knowledge.releases.get(str(Version(release).minor)), versions),
+        }
         | ({devices.accelerator.target_field: taken_targets(knowledge, devices, release)} if devices.targets else {})
         for release in releases
         for xla in ([{}] if "xla" in profile.model_fields_set else compilers)
@@ -193,6 +203,17 @@ def _newest(
     # Only after all releases were refused: the search for fixes is slow.
     found = resolve_or_suggest(resolver, profile)
     return found, found
+
+
+def _listed_versions(release: Release | None, versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the full versions in a release's closed lists for parts of versions: the tested one, else the newest."""
+    full = {}
+    for name, asked in versions.items():
+        support = release.components.get(name) if release else None
+        known = (support.tested or "", *reversed(support.accepted)) if support and support.closed else ()
+        if matching := next((text for text in known if Version(text).matches(Version(asked))), ""):
+            full[name] = matching
+    return full
 
 
 @contextmanager

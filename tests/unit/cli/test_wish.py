@@ -231,7 +231,7 @@ def test_what_the_release_chose_is_not_told_as_asked(run: Run) -> None:
         " ".join(line.split()) for line in run("plan", "--gpu", "t4", "--cuda", "12.5", "--why").stdout.splitlines()
     ]
     assert "tensorflow 2.21.0 newest patch release of the minor (releases.yaml 2.21)" in told
-    assert "cuda 12.5.1 newest known version of 12.5 (profile)" in told
+    assert "cuda 12.5.1 as asked (profile)" in told
 
 
 @pytest.mark.parametrize(("asked", "release", "held"), [("12", "2.21", "12.5.1"), ("12.8", "2.21", "12.8.1")])

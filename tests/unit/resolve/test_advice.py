@@ -579,7 +579,12 @@ def test_its_profile_is_the_one_of_init(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("word", "told"),
-    [("arc-a770", "2.15.0.3"), ("GeForce 820M", "below 3.0"), ("gtx560ti", "`tfdock advise cpu`")],
+    [
+        ("arc-a770", "2.15.0.3"),
+        ("GeForce 820M", "below 3.0"),
+        ("gtx560ti", "`tfdock advise cpu`"),
+        ("armv6", "ARMv7"),
+    ],
 )
 def test_a_device_without_any_wheel_is_told_what_there_is(word: str, told: str) -> None:
     result = command(word, columns=1000)
@@ -592,7 +597,8 @@ def test_a_device_without_any_wheel_is_told_what_there_is(word: str, told: str) 
     ("words", "version", "told"),
     [
         ("m2-max", "2.21.0", "tensorflow-metal"), ("windows --python 3.7", "2.11.1", "up to 2.10"),
-        ("rpi4 --tensorflow 2.12", "2.12.1", "from 2.10 on"),
+        ("rpi4 --tensorflow 2.12", "2.12.1", "from 2.10 on"), ("macbook --tensorflow 1.4", "1.4.1", "up to 2.16"),
+        ("windows --tensorflow 1.15", "1.15.5", "(Python 3.5 to 3.7)"),
     ],
 )  # fmt: skip
 def test_another_system_has_wheels_of_releases_and_pythons(words: str, version: str, told: str) -> None:

@@ -293,7 +293,7 @@ def test_an_official_list_is_taken_as_far_as_the_toolkit_that_is_asked_for_compi
 
 
 def test_a_way_out_reads_as_it_stands_in_a_profile(made_up: Desk) -> None:
-    text = HEAD + "gpus: [one]\ncuda: '20.2'\n"
+    text = HEAD + "gpus: [one]\ncuda: '20.0'\n"
     (problem,) = made_up.problems(text)
     snippet = re.search(r"`(cuda: [^`]+)`", problem.fixes[0])
     assert snippet
