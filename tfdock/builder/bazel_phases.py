@@ -144,7 +144,7 @@ def _name_lost_archive(run: BuildRun, image: ImageResult, failure: TfdockError) 
     sha256 = sha256 or _sum_in_source(run, image, url)
     row = example_row(url, sha256, run.plan.resolution.release.release)
     problem, *others = failure.problems
-    message = f"{problem.message}\n  archive: {url}, sha256 {sha256 or 'beside the address in the source'}"
+    message = f"{problem.message}\n  archive: {url}, sha256 {sha256 or 'unknown: see the source, near this address'}"
     # This fix comes last: the server may be back soon.
     fix = f"if the address is dead for good, add {HOW_TO_ADD}: `{row}`"
     failure.problems = (replace(problem, message=message, fixes=(*problem.fixes, fix)), *others)

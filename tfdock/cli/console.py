@@ -17,7 +17,8 @@ from tfdock.errors import Problem
 from tfdock.errors import clean as clean
 
 _PLAIN_WIDTH = 80  #: Columns of a line if the width of the terminal is unknown.
-_ENDLESS = 1 << 30  #: Columns of a pipe. Its reader, such as `grep` or a CI log, wraps the lines or needs them whole.
+#: Columns of a line in a pipe: no line is wrapped. `grep` needs whole lines, and a CI log wraps the lines itself.
+_ENDLESS = 1 << 30
 _LEAST_WIDTH = 20  #: The narrowest wrapping. In a very narrow terminal, each line would have one word.
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 # The gap before a word, then the word. A code span in backticks is one word, so text to type is not broken.

@@ -84,9 +84,10 @@ class Project:
         return (base, "/".join(parts)) if parts or folder else (base.parent, base.name)
 
     def read(self, path: Path, most: int, *, name: str | None = None) -> bytes:
-        """Return a plain file's bytes; raises ProfileError, also for more than `most` bytes, and OSError.
+        """Return a plain file's bytes.
 
-        FileNotFoundError says that the project has no such file.
+        Raises OSError, or ProfileError, for example if the file has more than `most` bytes. FileNotFoundError means
+        that the project has no such file.
         """
         base, inside = self.resolve(path, name=name)
         label = _shown(name or str(path))

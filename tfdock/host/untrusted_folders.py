@@ -119,7 +119,7 @@ class UntrustedFolder:
 
     @classmethod
     def opened(cls, path: Path, *, follow: bool = False) -> Self:
-        """Open a folder. The folders above it belong to the caller; it may be a link with `follow` only."""
+        """Open a folder. It may be a link only if `follow` is set. The caller must trust the folders above it."""
         try:
             return cls(os.open(path, _FOLDER & ~(os.O_NOFOLLOW if follow else 0)), path)
         except OSError as error:

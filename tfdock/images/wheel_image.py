@@ -38,7 +38,7 @@ META, SIMPLE = "meta", "simple"  #: Folders of an image, beside the folder of th
 SUMS = f"{WHEELS}/SHA256SUMS"
 
 MOST_WHEELS = 200
-MOST_PAPERS = 16 << 20  #: Bytes of the layer with everything except the wheels.
+MOST_PAPERS = 16 << 20  #: The most bytes, packed or unpacked, of the layer with everything except the wheels.
 # PEP 600, PEP 656, and the older names of manylinux; plain `linux` for wheels of one's own.
 _PLATFORM = re.compile(r"(?:(?:many|musl)?linux(?:\d+|_\d+_\d+)?)_([a-z0-9_]+)")
 # The OCI image specification takes Go's names (GOARCH).

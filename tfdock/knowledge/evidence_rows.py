@@ -86,7 +86,7 @@ class ReportedBuild(Row):
         return True
 
     def is_exactly(self, name: str, facts: Mapping[str, str]) -> bool:
-        """Return whether the report has a part or a Python in the version of these facts."""
+        """Return whether the report and these facts have the same version of `name`: of a part, or of `python`."""
         if name == "python":
             return facts["python"] in self.python
         said, known = self.parts.get(name, ""), facts[name]

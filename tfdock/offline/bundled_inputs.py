@@ -175,7 +175,7 @@ class SharedInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildInputs:
-    """The inputs of one build from a bundle."""
+    """What one build needs, read from a bundle."""
 
     shared: SharedInputs
     build: BundledBuild

@@ -307,7 +307,7 @@ def pinned(resolution: Resolution, pins: Iterable[Pin]) -> Resolution:
         # Use only the digest, because the tag may name another image by now.
         base = ImageRef(base.repository, base.registry, digest=row.value)
         choices["base"] = Choice(
-            field="base", value=str(base), source="lock", reason=f"{row.name} when it was locked"
+            field="base", value=str(base), source="lock", reason=f"the digest of {row.name} in the lock file"
         )
     # Use the ref that was found when the profile was locked. The other refs are not tried again.
     ref = next((ref for ref in source.refs if ("source", ref) in rows), None)

@@ -335,10 +335,10 @@ def placed(problem: Problem, document: Node, file: str) -> Problem:
 
 
 def find_profile(name: str, knowledge: KnowledgeBase | None = None, gpus: Sequence[str] = ()) -> Path:
-    """Return a file; else `<name>.yaml` here or in `profiles/`; else the shipped profile of that name.
+    """Return the file of that name; else `<name>.yaml` here or in `profiles/`; else the shipped profile.
 
-    Raises ProfileError; with `knowledge` the error recognises the name of a GPU, which `--gpu` should name beside
-    `gpus`.
+    Raises ProfileError. With `knowledge`, if the name is a GPU's, the error suggests the option `--gpu` with `gpus`
+    and this name.
     """
     path = Path(name)
     if path.is_file():

@@ -56,7 +56,7 @@ IN_RELEASE = Domain()
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """Return toolchain key and domain of a disk cache's name."""
+    """Return the toolchain key and the domain that the name of a disk cache contains."""
     toolchain, _, name = key.partition("-")
     return toolchain, name or RELEASE
 

@@ -297,7 +297,7 @@ _OWN_FLAGS = {
     "build_event_json_file": ("tfdock makes the build record from it", "the record holds Bazel's figures"),
 }
 #: Other names under which some version of Bazel accepts an option that tfdock sets itself.
-#: The comments name Bazel's source files.
+#: The comments below say which of Bazel's source files each name comes from.
 _OLD_SPELLINGS = {
     # startup_options.cc and bazel_startup_options.cc of old versions.
     "blazerc": "bazelrc",

@@ -404,8 +404,9 @@ def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
             path=path,
             message=f"{combination.title(name)} {combination.toolkit_version} cannot read the PTX that "
             f"{combination.compiler} {combination.compiler_version} writes",
-            why=f"TensorFlow {combination.release.release} hides the toolkit's version from {combination.compiler}, "
-            f"so it writes PTX {row.ptx}; {combination.title(name)} {toolkit.version} reads up to {toolkit.ptx}",
+            why=f"TensorFlow {combination.release.release} does not tell {combination.compiler} the toolkit's "
+            f"version, so {combination.compiler} writes PTX {row.ptx}; {combination.title(name)} {toolkit.version} "
+            f"can read PTX only up to {toolkit.ptx}",
             weight="doubt",
             part=name,
         )

@@ -30,9 +30,10 @@ class WheelInContainer(WheelTrial):
     _more_memory = "install the wheel in an environment, and name that environment: there tfdock sets no limit"
 
     def install(self, folder: str, others: Sequence[Inspection], *, with_gpu: bool) -> None:
-        """Install the wheel in the clean image that fits it and the `others`; `with_gpu`: with a GPU if possible.
+        """Install the wheel in a clean image that suits this wheel and the `others`.
 
-        The container may have several wheels, each in another `folder`.
+        With `with_gpu`, the container has a GPU if possible. One container may hold several wheels, each in its own
+        `folder`.
         Raises NetworkError, ProfileError, or VerificationFailed if the installation fails.
         """
         self._work = folder

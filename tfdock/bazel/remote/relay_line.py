@@ -22,7 +22,7 @@ Reader = asyncio.StreamReader
 Writer = asyncio.StreamWriter
 #: Errors of a broken connection, or of a peer that violates the protocol.
 CONNECTION_ERRORS = (OSError, EOFError, asyncio.LimitOverrunError, ValueError)
-_MOST_LARGE = 4  #: Large frames that are in memory at a time.
+_MOST_LARGE = 4  #: How many large frames may be in memory at once.
 
 
 @dataclass(eq=False)
