@@ -30,7 +30,7 @@ PACKAGES = {
 #: What importing a module loads of ours.
 ROAD = {
     "builder.build": {"modules": 109, "lines": 21900},
-    "cli.commands.build": {"modules": 85, "lines": 17960},
+    "cli.commands.build": {"modules": 84, "lines": 17800},
 }
 WHOLE = {"modules": 304, "commands": 28, "options": 78, "lines of tests": 66700, "lines of recordings": 14620}
 RECORDINGS = ("golden*", "played/tree", "unit/data")

@@ -13,10 +13,10 @@ from tfdock.errors import ProfileError
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import yaml_nodes
 from tfdock.profile.profile import Profile, unquoted_fields
-from tfdock.resolve.profile_changes import Change, as_yaml
 from tfdock.types import TARGET_FIELDS
 
 if TYPE_CHECKING:
+    from tfdock.resolve.profile_changes import Change
     from tfdock.resolve.starter import Starter, StarterDevices
 
 NAMED = ("tensorflow", "python", "cuda")  #: Fields with an option of their own.
@@ -81,6 +81,8 @@ class Wish:
 
     def describe(self, change: Change, profile: Profile) -> str:
         """Return a change of the profile as options: `--cuda 12.8.0 --set xla=false`; gone ones are named last."""
+        from tfdock.resolve.profile_changes import as_yaml  # here: only a refusal needs it
+
         gone = [name for name, value in change.items() if value is None and name in self.fields]
         named = {name: value for name, value in change.items() if name not in (*gone, *DEVICES, "allow_untested")}
         texts, _ = as_yaml(named, profile)

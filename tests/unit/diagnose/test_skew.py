@@ -112,7 +112,7 @@ killed: frob.exe: error: bad_alloc
 compiler_crash: fatal error: error in backend: Cannot select: frob
 program_crash: bash: line 1: 88 Segmentation fault: 11  bazel-out/host/bin/external/protobuf_archive/js_embed
 program_crash: ERROR: /s/BUILD:4:1: ProtoCompile a failed (Segmentation fault): protoc failed: error executing command
-dll: ImportError: DLL load failed: A dynamic link library (DLL) initialization routine failed.
+dll: ImportError: DLL load failed: The specified module could not be found.
 dll: ImportError: Could not find 'msvcp140.dll'.
 dll: OSError: [WinError 126] The specified module could not be found
 import_name: ImportError: cannot import name 'frob_utils'

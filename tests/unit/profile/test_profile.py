@@ -254,7 +254,7 @@ BAD = {
         "`wheel.platform`: `manylinux2014` does not look like a platform tag without a machine (`manylinux_2_28`)",
         "write it like `platform: manylinux_2_28`"),
     "cloud": (HEAD + "cloud: aws\n", "3:8", "`cloud`: should be `true` or `false`", "write `true` or `false`"),
-    "optimize": (HEAD + "optimize: nativ\n", "3:11", "`optimize`: should be `portable` or `native`",
+    "optimize": (HEAD + "optimize: nativ\n", "3:11", "`optimize`: should be `portable` or `native`, or a list",
         "did you mean `native`?"),
     "optimize[]": (HEAD + "optimize: [avx2, -O3]\n", "3:18",
         "`optimize[1]`: `-O3` does not look like a CPU feature such as `avx2`",
