@@ -142,7 +142,7 @@ def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
         message = f"`{name}` is ambiguous: GPUs with different targets have this name"
         return Problem("gpu-ambiguous", message, f"say which: {which}")
     elif other := other_device(knowledge, name):
-        message = f"`{name}` is no GPU that tfdock builds for"
+        message = f"tfdock builds no wheel for `{name}`"
         return Problem("gpu-unknown", message, other.instead, why=other.says)
     else:
         # Only a question, not a fix: code for another GPU may not run on this one.

@@ -589,7 +589,7 @@ def test_its_profile_is_the_one_of_init(tmp_path: Path) -> None:
 def test_a_device_without_any_wheel_is_told_what_there_is(word: str, told: str) -> None:
     result = command(word, columns=1000)
     assert result.exit_code == 2
-    assert "is no GPU that tfdock builds for [gpu-unknown]" in result.stderr
+    assert f"tfdock builds no wheel for `{word}` [gpu-unknown]" in result.stderr
     assert told in result.stderr
 
 
