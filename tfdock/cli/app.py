@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from tfdock.cli import completion, console
+from tfdock.cli import console
 from tfdock.cli.lazy_commands import app as app
 from tfdock.errors import ExitCode, ProfileError, TfdockError, document_text
 from tfdock.host import hardware, settings
@@ -37,12 +37,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 # --- options --------------------------------------------------------------------------------------------------------
 
-_PROFILES = typer.Argument(
-    help="Profile files, or names of shipped profiles.", metavar="PROFILE…", autocompletion=completion.profiles
-)
-_PROFILE = typer.Argument(
-    help="A profile file, or the name of a shipped profile.", metavar="PROFILE", autocompletion=completion.profiles
-)
+_PROFILES = typer.Argument(help="Profile files, or names of shipped profiles.", metavar="PROFILE…")
+_PROFILE = typer.Argument(help="A profile file, or the name of a shipped profile.", metavar="PROFILE")
 Profiles = Annotated[list[str], _PROFILES]
 SomeProfiles = Annotated[list[str] | None, _PROFILES]
 OneProfile = Annotated[str, _PROFILE]
@@ -148,7 +144,6 @@ WISHES = {
             "--gpu",
             help="Build for this GPU: a name, a capability, `cpu` or `local`. Repeatable. Needs no profile.",
             metavar="GPU",
-            autocompletion=completion.gpus,
         ),
     ],
     "tensorflow": Annotated[
@@ -157,7 +152,6 @@ WISHES = {
             "--tensorflow",
             help="Build this release.",
             metavar="VERSION",
-            autocompletion=completion.releases,
         ),
     ],
     "python": Annotated[
@@ -166,7 +160,6 @@ WISHES = {
             "--python",
             help="Build for this Python.",
             metavar="VERSION",
-            autocompletion=completion.pythons,
         ),
     ],
     "cuda": Annotated[str | None, typer.Option("--cuda", help="Build with this CUDA.", metavar="VERSION")],

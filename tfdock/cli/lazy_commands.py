@@ -59,9 +59,6 @@ SECTIONS: Mapping[str, Table] = {
 }
 #: Options of the program that may also follow a command.
 _SHARED = frozenset({"color", "quiet", "verbose"})
-#: Commands that take a profile, or options in its place; and these options.
-_OF_PROFILES = frozenset({"build", "check", "fetch", "lock", "plan", "pull", "render"})
-_VALUES = frozenset({"--gpu", "--tensorflow", "--python"})
 COMMANDS: Table = {name: row for rows in SECTIONS.values() for name, row in rows.items()}
 CACHE_COMMANDS: Table = {
     "list": ("cache", "List the caches by toolchain, with size and last use."),
@@ -105,16 +102,20 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the name, command and arguments. The real command replaces its entry in the help."""
         name, stub, arguments = super().resolve_command(ctx, args)
-        last = next(reversed(arguments), "")
-        if ctx.resilient_parsing and name in _OF_PROFILES and (last in _VALUES or not last.startswith("-")):
-            from tfdock.cli.completion import profile_command  # here: it loads the knowledge
+        if ctx.resilient_parsing and name and not isinstance(self.registered.get(name), LazyGroup):
+            from tfdock.cli.completion import values_of  # here: it loads the settings
 
-            return name, profile_command(partial(self.load_command, name)), arguments
+            words = name if ctx.parent is None else f"{ctx.info_name} {name}"
+            command = values_of(words, next(reversed(arguments), ""), partial(self.load_command, name))
+            skip_conversion(command, ctx)
+            return name, command, arguments
         # A stub has no options: the real command must parse the arguments.
         return name, self.load_command(name) if name and stub else None, arguments
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options before the command."""
+        if ctx.resilient_parsing:
+            skip_conversion(self, ctx)
         with _hints(" ".join(args)):
             return super().parse_args(ctx, args)
 
@@ -135,6 +136,12 @@ class LazyGroup(TyperGroup):
         shared = [option for option in self.params if option.name in _SHARED - known]
         group.registered[name].params += shared
         return group.registered[name]
+
+
+def skip_conversion(command: Any, ctx: Any) -> None:
+    """Keep the values of a command's parameters as typed: typer's converters load slowly, and are not needed here."""
+    for parameter in command.get_params(ctx):
+        parameter.process_value = lambda ctx, value: value  # noqa: ARG005 - click's
 
 
 @contextmanager

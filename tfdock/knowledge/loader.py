@@ -7,16 +7,21 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from tfdock.errors import ProfileError
 from tfdock.host.files import make_private, other_writers, read_text
 from tfdock.host.hardware import nearest
 from tfdock.host.untrusted_folders import UntrustedPath
-from tfdock.knowledge.tables import KnowledgeBase, plain
+
+if TYPE_CHECKING:
+    from tfdock.knowledge.tables import KnowledgeBase
+
+_T = TypeVar("_T")
 
 MATRIX = "matrix.yaml"  #: The name of the file in the profiles folder that is a matrix, not a profile.
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -143,26 +148,42 @@ def read_knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> 
                 file=str(folder),
             )
         folders.append(folder)
-    return KnowledgeBase(_LazyTables(folders), partial(_load_plain, cache / "knowledge") if cache else plain)
+    from tfdock.knowledge.tables import KnowledgeBase, plain  # here: completion of names needs no rows
+
+    def table(text: str, file: str) -> object:
+        return _cached(cache, text, lambda: plain(text, file)) if cache else plain(text, file)
+
+    return KnowledgeBase(_LazyTables(folders), table)
 
 
-# --- tables that were read before ---------------------------------------------------------------------------------
+def names(
+    kind: str, find: Callable[[KnowledgeBase], Iterable[str]], overlays: tuple[Path, ...], cache: Path
+) -> list[str]:
+    """Return the names of this kind, sorted. `find` finds them in the knowledge; later processes read no table.
 
-_FORMAT = b"1"  #: Part of each file's name. Raise it when `plain` returns other data for the same text.
+    See `read_knowledge` for the errors.
+    """
+    states = [_folder_state(folder) for folder in (_PACKAGE / "knowledge", *overlays)]
+    return _cached(cache, f"{kind} {states}", lambda: sorted(find(knowledge(overlays, cache))))
+
+
+# --- data that was read before ------------------------------------------------------------------------------------
+
+_FORMAT = b"1"  #: Part of each file's name. Raise it when the same text gives other data.
 _KEPT = 100  #: The most cache files. Every table has a file, and every change of a table leaves an old file.
 _NAME = re.compile(r"[0-9a-f]{64}\.json")
 _LARGEST = 64 << 20  #: Bytes of a file that is kept. The largest table has a hundredth of this.
 
 
-def _load_plain(folder: Path, text: str, file: str) -> object:
-    """Return a table's plain data, by the hash of its text.
+def _cached(cache: Path, text: str, read: Callable[[], _T]) -> _T:
+    """Return what `read` makes of a text, from the cache file that is named by the text's hash, or by calling `read`.
 
     Reading JSON takes a fiftieth of the time of reading YAML with its places. A cache file holds the sha256 of its
     second line, and the data in that line. A file that cannot be read, is incomplete or cannot be written counts as
     absent; so does one that another user could have written.
     """
     # The name is a hash of the text: a changed table has another file, so no times need to be compared.
-    name = f"{hashlib.sha256(_FORMAT + text.encode()).hexdigest()}.json"
+    folder, name = cache / "knowledge", f"{hashlib.sha256(_FORMAT + text.encode()).hexdigest()}.json"
     kept = UntrustedPath(folder.parent, folder.name) / name
     with suppress(OSError, ValueError):
         # Its PermissionError is suppressed as well: the file counts as absent.
@@ -170,8 +191,9 @@ def _load_plain(folder: Path, text: str, file: str) -> object:
         # The digest recognises an incomplete file.
         digest, _, data = kept.read(_LARGEST).partition(b"\n")
         if digest == hashlib.sha256(data).hexdigest().encode():
-            return json.loads(data)
-    values = plain(text, file)
+            values: _T = json.loads(data)
+            return values
+    values = read()
     with suppress(OSError):
         _keep(kept, json.dumps(values).encode())
     return values

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tfdock.bazel.cache.cache_folder import CacheFolder
+
 
 def tfdock(folder: Path, *words: str, text: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "COLUMNS": "80", **variables}
@@ -44,12 +46,19 @@ def completed(folder: Path, line: str) -> list[str]:
         ("tfdock explain MIOPEN_LOG", ["MIOPEN_LOG_LEVEL"]),
         ("tfdock report tf9", ["tf9.9.9-py3.11-cpu-x86_64"]),
         ("tfdock releases 2.20", ["2.20"]),
+        ("tfdock advise --tensorflow 2.20", ["2.20"]),
+        ("tfdock cache clean --toolchain 0", ["0123456789abcdef"]),
+        ("tfdock cache cl", ["clean"]),
+        ("tfdock cache pull my", []),
+        ("tfdock diagnose --profile my", ["my.yaml"]),
     ],
 )
 def test_names_are_completed(tmp_path: Path, line: str, some: list[str]) -> None:
     for name in ("my.yaml", ".of-a-tool.yaml"):
         (tmp_path / name).touch()
     (tmp_path / "wheelhouse/.tfdock/tf9.9.9-py3.11-cpu-x86_64").mkdir(parents=True)
+    disk = CacheFolder.opened(tmp_path / ".cache/tfdock").root / "disk"
+    (disk / "0123456789abcdef").mkdir(parents=True)
     found = completed(tmp_path, line)
     assert set(some) <= set(found)
     assert ".of-a-tool.yaml" not in found

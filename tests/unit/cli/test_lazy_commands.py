@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 import tfdock.cli.commands
 import tfdock.cli.main
-from tfdock.cli import lazy_commands
 from tfdock.cli.app import app
+from tfdock.cli.completion import ARGUMENTS
 from tfdock.cli.lazy_commands import COMMANDS, LazyGroup
 
 from ..command_line import run
@@ -69,10 +69,14 @@ def test_every_module_of_commands_is_in_a_table() -> None:
     assert modules == {name for _, name, _ in iter_modules(tfdock.cli.commands.__path__)}
 
 
-def test_completion_knows_the_commands_that_take_a_profile_or_options_in_its_place() -> None:
-    group = GROUPS[""]
-    options = {name: {option.name for option in loaded(group, name).params} for name in group.commands}
-    assert {name for name, its in options.items() if {"gpu", "sets"} <= its} == lazy_commands._OF_PROFILES
+def test_completion_knows_the_commands_whose_first_argument_may_be_a_profile() -> None:
+    wanted = set()
+    for name, words in COMMAND_LINES.items():
+        *above, word = words or ["advise"]
+        arguments = [row for row in loaded(GROUPS[" ".join(above)], word).params if row.param_type_name == "argument"]
+        wanted |= {name for row in arguments[:1] if "PROFILE" in (row.metavar or "")}
+    assert wanted == {name for name, complete in ARGUMENTS.items() if complete is ARGUMENTS["build"]}
+    assert set(ARGUMENTS) <= set(COMMAND_LINES)
 
 
 @pytest.mark.parametrize("name", RECORDED)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tfdock.cli import completion, console
+from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.commands.init import write_profile
 from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, reasons, requested_gpus
@@ -36,7 +36,7 @@ def advise(
     settings: Settings,
     more: Annotated[
         list[str] | None,
-        typer.Argument(help="GPUs, as with `--gpu`.", metavar="[NAME]…", autocompletion=completion.gpus),
+        typer.Argument(help="GPUs, as with `--gpu`.", metavar="[NAME]…"),
     ] = None,
     gpu: Annotated[
         list[str] | None,
@@ -44,7 +44,6 @@ def advise(
             "--gpu",
             help="A GPU's name, or `local` for this machine's GPUs. Repeatable.",
             metavar="NAME",
-            autocompletion=completion.gpus,
         ),
     ] = None,
     tensorflow: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tfdock.cli import ci_log, completion, console
+from tfdock.cli import ci_log, console
 from tfdock.cli.app import (
     AsJson,
     app,
@@ -46,7 +46,6 @@ def diagnose(
             "--profile",
             help="The profile that was built: a file, or the name of a shipped profile.",
             metavar="PROFILE",
-            autocompletion=completion.profiles,
         ),
     ] = None,
     exit_code: Annotated[

@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from tfdock.cli import completion, console
+from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.errors import DiskFull, Incompatible, Problem, ProfileError
 from tfdock.gpu.devices import local_words, means_gpu, resembles_gpu, unknown_gpu
@@ -49,7 +49,6 @@ def init(
         typer.Option(
             "--gpu",
             help="A GPU's name, a compute capability, `local` for this machine's GPUs, or `cpu`. Repeatable.",
-            autocompletion=completion.gpus,
         ),
     ] = None,
     tensorflow: Annotated[

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tfdock.cli import completion, console
+from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.gpu_text import requested_gpus
 from tfdock.errors import Problem, ProfileError, TfdockError
@@ -76,7 +76,6 @@ def gpus(
         typer.Argument(
             help="Names, parts of names, or compute capabilities. `local` lists this machine's GPUs.",
             metavar="WORD",
-            autocompletion=completion.gpus,
         ),
     ] = None,
     as_json: AsJson = False,
@@ -227,7 +226,7 @@ def releases(
     settings: Settings,
     release: Annotated[
         str | None,
-        typer.Argument(help="A release, such as 2.18.", metavar="RELEASE", autocompletion=completion.releases),
+        typer.Argument(help="A release, such as 2.18.", metavar="RELEASE"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -324,7 +323,6 @@ def explain(
         typer.Argument(
             help="The code of an error (shown in brackets), a switch, or a preset.",
             metavar="CODE|SWITCH",
-            autocompletion=completion.explained,
         ),
     ] = None,
     as_json: AsJson = False,

@@ -12,7 +12,7 @@ import typer
 
 from tfdock.bazel.trace_profile import TraceProfile
 from tfdock.builder.build_summary import load_profile
-from tfdock.cli import completion, console
+from tfdock.cli import console
 from tfdock.cli.app import (
     AsJson,
     app,
@@ -52,7 +52,6 @@ def report(
             help="A record.json, its folder, or a build id in the wheelhouse. With --bundle also a log or a "
             "profile; the default is then the newest failed run.",
             metavar="RECORD",
-            autocompletion=completion.build_ids,
         ),
     ] = None,
     output: Annotated[

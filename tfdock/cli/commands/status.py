@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from tfdock.cli import ci_log, completion, console
+from tfdock.cli import ci_log, console
 from tfdock.cli.app import AsJson, app, command, preparer_for, print_json
 from tfdock.cli.summary_text import when
 from tfdock.errors import ExitCode, ProfileError, TfdockError
@@ -68,7 +68,6 @@ def logs(
         typer.Argument(
             help="A run, a build id or a profile. The default is the newest.",
             metavar="BUILD",
-            autocompletion=completion.build_ids,
         ),
     ] = None,
     follow: Annotated[
