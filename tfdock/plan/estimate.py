@@ -69,15 +69,17 @@ def expectation(
         for record in records
         for rank in _ranks(resolution, machine, record)
     ]
+    # More jobs than cores compile no faster.
+    at_once = min(resources.jobs, resources.cpus)
     if not candidates:
-        return _by_default(resolution, resources.jobs, knowledge)
+        return _by_default(resolution, at_once, knowledge)
     # Sort by rank and time only: records themselves have no order.
     rank, finished, record = max(candidates, key=lambda candidate: candidate[:2])
     figures = {name: _figure(record["seconds"].get(name)) for name in PHASES}
     seconds = {name: value for name, value in figures.items() if value is not None}
     jobs = _jobs(record)
     # The same actions in fewer jobs take longer in proportion.
-    factor = jobs / resources.jobs if jobs else 1.0
+    factor = jobs / at_once if jobs else 1.0
     if record["build_id"] != resolution.build_id:
         # Another build id of the release may have another number of GPU targets to compile.
         factor *= weight(resolution, knowledge) / (_weight_of(record) or weight(resolution, knowledge))

@@ -334,7 +334,7 @@ def memory_check(plan: PreflightRequest, machine: Machine | None) -> PreflightCh
             exit_code=ExitCode.RESOURCES,
         )
     if memory < wanted:
-        fitting = max(1, (memory - LEAST_HEAP) // per_job)
+        fitting = max(1, min(resources.cpus, (memory - LEAST_HEAP) // per_job))
         fix = f"`resources: {{jobs: {fitting}}}` fits"
         if resources.jobs == 1:
             fix = "the build will swap and be slow; give the engine's machine more memory"

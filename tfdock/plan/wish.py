@@ -67,7 +67,7 @@ class Wish:
             fix = "name a profile for it to change, or a GPU: `--gpu rtx5090`, or `--gpu cpu` for none"
             raise ProfileError.of("wish-without-gpu", f"`{self.words}` does not name a GPU", fix)
         lines = {name: value for name, value in self.fields.items() if name not in {"tensorflow", *self.source}}
-        devices = self._devices(knowledge, local)
+        devices = self.devices(knowledge, local)
         return starter(
             knowledge,
             devices,
@@ -105,7 +105,7 @@ class Wish:
 
         lines = {"extends": f"extends: {json.dumps(name, ensure_ascii=False)}"}
         if self.gpus:
-            devices = self._devices(knowledge, local)
+            devices = self.devices(knowledge, local)
             # Remove the profile's own devices, and the versions and compilers of other accelerators.
             others = {part for row in knowledge.accelerators.values() for part in row.components}
             gone = sorted((others - {*devices.accelerator.components}) & {*Profile.model_fields})
@@ -116,7 +116,8 @@ class Wish:
         source = {"tensorflow.release": release} if self.source else {}
         return "\n".join({**lines, **_yaml_lines({**source, **self.fields})}.values()) + "\n"
 
-    def _devices(self, knowledge: KnowledgeBase, local: Sequence[str]) -> StarterDevices:
+    def devices(self, knowledge: KnowledgeBase, local: Sequence[str]) -> StarterDevices:
+        """Return the devices of the GPUs; raises ProfileError."""
         from tfdock.resolve.starter import devices_of  # here, as above
 
         if "local" in self.gpus and not local:

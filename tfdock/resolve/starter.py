@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -129,7 +129,7 @@ def starter(
         others = {name: version for name, version in resolution.components.items() if name not in more}
         lines = [*_lines(knowledge, devices, str(resolution.version), resolution.python, others), *more.values()]
         lines += [] if resolution.xla or "xla" in more else ["xla: false"]
-        text = "".join(f"{line}\n" for line in _commented(devices, lines, newest=not (tensorflow or versions)))
+        text = "".join(f"{line}\n" for line in _commented(devices, lines, more, newest=not (tensorflow or versions)))
         return Starter(text=text, resolution=resolve_text(text, knowledge, machine=machine), choices=found.choices)
 
 
@@ -265,8 +265,10 @@ def device_line(knowledge: KnowledgeBase, devices: StarterDevices, release: str)
     return f"accelerator: {devices.accelerator.accelerator}"
 
 
-def _commented(devices: StarterDevices, lines: Sequence[str], *, newest: bool) -> Iterator[str]:
-    """Yield the lines, each after a comment that explains it."""
+def _commented(
+    devices: StarterDevices, lines: Sequence[str], asked: Container[str], *, newest: bool
+) -> Iterator[str]:
+    """Yield the lines, each after a comment that explains it. Fields that the user `asked` for have no comment."""
     release = "The newest release that can be built this way" if newest else "The release"
     comments = {
         "tensorflow": f"{release}; `tfdock releases` lists all.",
@@ -282,7 +284,7 @@ def _commented(devices: StarterDevices, lines: Sequence[str], *, newest: bool) -
         comments[devices.accelerator.toolkit] = "A version that the release accepts and these GPUs need."
     yield f"# A TensorFlow wheel for {devices.words}. `tfdock schema` lists all fields."
     for line in lines:
-        comment = comments.get(line.partition(":")[0])
-        if comment:
-            yield f"# {comment}"
+        field = line.partition(":")[0]
+        if field in comments and field not in asked:
+            yield f"# {comments[field]}"
         yield line

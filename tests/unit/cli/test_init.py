@@ -179,6 +179,21 @@ def test_init_writes_a_commented_profile_that_check_accepts_and_says_what_is_nex
     assert command_line.run("check", "my.yaml").exit_code == 0
 
 
+def test_options_are_written_as_the_build_takes_them(init: Init, tmp_path: Path) -> None:
+    options = ("--gpu", "rtx3080", "--cuda", "12.5", "--set", "xla=false", "--set", "resources.memory=20GiB")
+    assert init("my", *options).exit_code == 0
+    text = (tmp_path / "my.yaml").read_text()
+    assert '\ncuda: "12.5.1"\nxla: false\n' in text, "a field that was asked for needs no comment"
+    plans = [json.loads(command_line.run("plan", *words, "--json").stdout) for words in (["my.yaml"], options)]
+    assert plans[0]["build_id"] == plans[1]["build_id"]
+
+
+def test_a_source_of_ones_own_is_refused(init: Init, tmp_path: Path) -> None:
+    result = init("my", "--gpu", "cpu", "--set", "tensorflow.patches=[a.patch]")
+    assert (result.exit_code, [*tmp_path.iterdir()]) == (2, [])
+    assert "`init` does not write `tensorflow.patches`" in result.stderr
+
+
 def test_the_profile_names_the_schema_that_lies_beside_it(init: Init, tmp_path: Path) -> None:
     (tmp_path / "tfdock.schema.json").write_text("{}", "utf-8")
     document = json.loads(init("my", "--gpu", "rtx3080", "--json").stdout)

@@ -93,6 +93,12 @@ def test_where_none_is_like_it_a_published_figure_is_named_as_such(desk: Desk, o
     assert "a known figure, 16 core-hours for the CPU, and 8 jobs" in found.source
 
 
+def test_more_jobs_than_cores_take_no_less_time(desk: Desk) -> None:
+    many = f"{CPU}resources: {{jobs: 900}}\n"
+    for records in ([], [record(desk.plan(CPU).build_id)]):
+        assert expected(desk, many, *records).seconds == expected(desk, CPU, *records).seconds
+
+
 def test_a_record_of_an_older_version_without_limits_counts_too(desk: Desk) -> None:
     own = dict(record(desk.plan(CPU).build_id))
     del own["resources"], own["estimate"]

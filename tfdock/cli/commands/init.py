@@ -22,8 +22,9 @@ from tfdock.host.files import FULL, write_atomically
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.notes import official_note
+from tfdock.plan.wish import Wish
 from tfdock.resolve.resolve import read_text
-from tfdock.resolve.starter import Starter, StarterDevices, check_together, devices_of, starter
+from tfdock.resolve.starter import Starter, check_together
 
 _Answer = TypeVar("_Answer")
 _NO_GPU = "cpu"
@@ -37,6 +38,7 @@ _ROOM = 24  #: The most columns of a default answer, so that a narrow terminal h
 @command("tfdock.init/1", "knowledge")
 def init(
     settings: Settings,
+    wish: Wish,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -44,39 +46,27 @@ def init(
             metavar="NAME",
         ),
     ] = None,
-    gpu: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--gpu",
-            help="A GPU's name, a compute capability, `local` for this machine's GPUs, or `cpu`. Repeatable.",
-        ),
-    ] = None,
-    tensorflow: Annotated[
-        str | None,
-        typer.Option(help="The TensorFlow release. The default is the newest release that fits.", metavar="X"),
-    ] = None,
-    python: Annotated[
-        str | None, typer.Option(help="The Python version. The default is the newest version that fits.", metavar="Y")
-    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Use the defaults and ask nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Asks on a terminal; otherwise give flags."""
 
+    if wish.source:
+        message = f"`init` does not write `{next(iter(wish.source))}`"
+        raise ProfileError.of("wish-malformed", message, "leave the option out, and add the field to the file")
     # `init rtx3080` and `init --gpu rtx3080` write the same file.
-    words = [word for word in re.findall(r"[\w.-]+", " ".join(gpu or ())) if word != _LOCAL]
+    words = [word for word in re.findall(r"[\w.-]+", " ".join(wish.gpus)) if word != _LOCAL]
     path = _new_file(name if name is not None else "-".join(words)[:40] or "profile")
     base = knowledge_for(settings)
     asking = sys.stdin.isatty() and not yes and not as_json
-    named = [] if gpu else _gpus_of_name(base, path.stem, asking=asking)
-    if not (asking or gpu or named or yes):
+    wish = wish if wish.gpus else replace(wish, gpus=_gpus_of_name(base, path.stem, asking=asking))
+    if not (asking or wish.gpus or yes):
         raise ProfileError.of(
             "init-nobody-to-ask",
             "there is no terminal to ask which GPU the profile is for",
             "give `--gpu rtx3080`, `--gpu local`, `--gpu cpu`, or `--yes` for the defaults",
         )
-    devices = _devices(base, gpu or named, asking=asking)
-    start = _starter(base, devices, tensorflow, python, asking=asking)
+    start = _starter(base, wish, asking=asking)
     # If the file is missing, editors would report an error for the line.
     text = (_SCHEMA_LINE if (path.parent / _SCHEMA_FILE).is_file() else "") + start.text
     write_profile(path, text)
@@ -136,73 +126,55 @@ def write_profile(path: Path, text: str) -> None:
 # --- answers from flags, from this machine, or from a user at a terminal ---------------------------------------
 
 
-def _gpus_of_name(base: KnowledgeBase, name: str, *, asking: bool) -> list[str]:
+def _gpus_of_name(base: KnowledgeBase, name: str, *, asking: bool) -> tuple[str, ...]:
     """Return the GPU that a profile's name means; empty if the name is not a GPU.
 
     Raise ProfileError if the name looks like an unknown GPU and there is no terminal to ask.
     """
     if means_gpu(base, name):
-        return [name]
+        return (name,)
     if not asking and resembles_gpu(base, name):
         problem = unknown_gpu(base, name)
         say = f"name the GPU of the profile: `tfdock init {shlex.quote(name)} --gpu GPU`, or `--gpu cpu`"
         raise ProfileError(replace(problem, fixes=(*problem.fixes, say)))
-    return []
+    return ()
 
 
-def _devices(base: KnowledgeBase, asked: list[str] | None, *, asking: bool) -> StarterDevices:
-    words = [word.strip() for option in asked or () for word in option.split(",") if word.strip()]
-    if asked and not words:
-        message, fix = "`--gpu` names no GPU", "name a GPU: `--gpu rtx3080`, or `--gpu cpu` for none"
-        raise ProfileError.of("gpu-unknown", message, fix)
-    if words and _LOCAL not in words:
-        return devices_of(base, words)
-    local = local_words(base, hardware.local_gpus())
-    if words and not local:
-        raise ProfileError.of(
-            "gpu-local-none",
-            "`--gpu local` found no GPU on this machine",
-            "name the GPU: `--gpu rtx3080`, or `--gpu cpu`; `--gpu local` needs a working `nvidia-smi` or `rocminfo`",
-        )
-    if words or not asking:
-        return devices_of(base, [*(word for word in words if word != _LOCAL), *local] or [_NO_GPU])
+def _starter(base: KnowledgeBase, wish: Wish, *, asking: bool) -> Starter:
+    """Return the profile. At a terminal, ask for missing values, and again for a value that does not fit."""
+    # Run the drivers' tools only if the answer counts.
+    local = local_words(base, hardware.local_gpus()) if _LOCAL in (wish.gpus or [_LOCAL]) else []
     default = _default(local)
-    console.tell("GPUs by name or capability, with commas between them; `cpu` for none.")
 
-    def named(answer: str) -> StarterDevices:
+    def for_gpus(answer: str) -> Wish:
         words = [word.strip() for word in answer.split(",") if word.strip()] or [_NO_GPU]
-        devices = devices_of(base, local if local and answer in (default, _LOCAL) else words)
-        check_together(base, devices)
-        return devices
+        wished = replace(wish, gpus=tuple(local if local and answer in (default, _LOCAL) else words))
+        check_together(base, wished.devices(base, local))
+        return wished
 
-    return _ask("For which GPU", default, named)
+    def with_values(**fields: str) -> tuple[Wish, Starter]:
+        wished = replace(wish, fields={**wish.fields, **fields})
+        return wished, wished.profile(base, local, platform.machine(), allow_untested=False)
+
+    if not wish.gpus and asking:
+        console.tell("GPUs by name or capability, with commas between them; `cpu` for none.")
+        wish = _ask("For which GPU", default, for_gpus)
+    elif not wish.gpus:
+        wish = replace(wish, gpus=tuple(local) or (_NO_GPU,))
+    # Use the given Python: if no release supports it, the question makes no sense.
+    wish, start = with_values()
+    if asking and not wish.release:
+        newest = str(start.resolution.version)
+        wish, start = _ask("Which TensorFlow", newest, lambda answer: with_values(tensorflow=answer))
+    if asking and "python" not in wish.fields:
+        wish, start = _ask("Which Python", start.resolution.python, lambda answer: with_values(python=answer))
+    return start
 
 
 def _default(local: Sequence[str]) -> str:
     """Return the default answer: this machine's GPUs, `local` if there are many, or `cpu`."""
     names = ", ".join(local)
     return (names if len(names) <= _ROOM else _LOCAL) or _NO_GPU
-
-
-def _starter(
-    base: KnowledgeBase, devices: StarterDevices, tensorflow: str | None, python: str | None, *, asking: bool
-) -> Starter:
-    """Return the profile. At a terminal, ask again for a value that does not fit."""
-
-    def with_values(release: str | None, version: str | None) -> Starter:
-        return starter(base, devices, tensorflow=release, python=version, machine=platform.machine())
-
-    # Use the given Python: if no release supports it, the question makes no sense.
-    start = with_values(tensorflow, python)
-    if not asking:
-        return start
-    release = tensorflow
-    if release is None:
-        newest = str(start.resolution.version)
-        release, start = _ask("Which TensorFlow", newest, lambda answer: (answer, with_values(answer, python)))
-    if python is None:
-        start = _ask("Which Python", start.resolution.python, lambda answer: with_values(release, answer))
-    return start
 
 
 def _answerable(problems: Sequence[Problem]) -> list[Problem]:
