@@ -1,7 +1,7 @@
 """Problems and exceptions: the error, its place, its reason, and its fix.
 
-Every message a user sees about something wrong is a `Problem`. Exceptions carry problems upwards; the
-command line alone turns them into text, JSON and an exit code.
+Every message a user sees about something wrong is a `Problem`. Exceptions carry problems upwards; only the command
+line turns them into text, JSON and an exit code.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, field
 from enum import IntEnum
 from typing import Any, Literal, Self, TypedDict, Unpack
 
-OR = "; or "  #: Joins several fixes if a document has one text for them.
+OR = "; or "  #: Joins the fixes of a problem where a document has one text for all of them.
 
 
 class ExitCode(IntEnum):
@@ -67,14 +67,14 @@ class Suggestion:
     change: Mapping[str, object]  #: The new value of each dotted field of the profile; null removes the field.
     keep: tuple[str, ...] = ()  #: The settings of the profile that the change does not touch, as text.
     untested: bool = False  #: Whether it needs `allow_untested`.
-    question: str = ""  #: A question to ask before the change, since it may be unwanted. Empty for a fix.
+    question: str = ""  #: The question to ask before a change that may be unwanted. Empty for a fix.
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One problem. Unknown texts are empty, unknown places are null.
 
-    `fixes` includes the `ways` without a question. `message` includes the compiler's errors.
+    `fixes` also has each of the `ways` that needs no question. `message` includes the compiler's errors.
     """
 
     code: str  #: A stable code in kebab-case; `tfdock explain CODE` explains it.
@@ -116,7 +116,7 @@ class Problem:
 
 
 def as_document(value: Any) -> dict[str, Any]:
-    """Return a problem, or a dataclass with problems, in the form for documents: fixes are one text."""
+    """Return a problem, or a dataclass with problems, in the form that documents use: all fixes in one text."""
     return asdict(value, dict_factory=_members)
 
 
@@ -158,7 +158,7 @@ class TfdockError(Exception):
 
     def __init__(self, *problems: Problem) -> None:
         if len(problems) > MOST_PROBLEMS:
-            message = f"there are more than these {MOST_PROBLEMS} problems"
+            message = f"only the first {MOST_PROBLEMS} problems are listed"
             rest = Problem("more-problems", message, "correct these first, then run the command again")
             problems = (*problems[:MOST_PROBLEMS], rest)
         self.problems = problems
@@ -212,7 +212,7 @@ class DamagedContent(VerificationFailed):
 
 
 class EngineError(TfdockError):
-    """The container engine refused or failed a request for a reason of its own."""
+    """The container engine refused a request, or a request failed inside the engine."""
 
     exit_code = ExitCode.ENGINE
 
@@ -236,7 +236,7 @@ class NetworkError(TfdockError):
 
 
 class OutOfMemory(TfdockError):
-    """The kernel killed a process of tfdock's work because memory ran out.
+    """The kernel killed a process that tfdock started, because memory ran out.
 
     `of_bazel`: Bazel's own heap was too small.
     """

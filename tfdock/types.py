@@ -13,10 +13,10 @@ BuildId = NewType("BuildId", str)
 
 Digest = NewType("Digest", str)  #: `sha256:` and 64 hexadecimal digits.
 
-#: The fields of a profile that list targets. GPUs in `gpus` beside such a list must run on its targets.
+#: The fields of a profile that list targets. GPUs in `gpus` must be able to run code for such targets.
 TARGET_FIELDS = ("compute_capabilities", "amdgpu_targets", "targets")
 
-#: A compiler option that means the build machine's CPU. The code depends on this CPU, even if only tuned for it.
+#: A compiler option for the build machine's CPU. The code depends on this CPU, even with tuning only.
 NATIVE = re.compile(r"-m(arch|cpu|tune)=native")
 
 
@@ -78,7 +78,7 @@ def _minor(text: str) -> Version:
 
 @lru_cache(maxsize=4096)
 def same_minor(version: str, other: str) -> bool:
-    """Return whether the first two parts of two versions agree: 4.8 and 4.8.5. A missing part agrees: 18 and 18.1."""
+    """Return whether two versions share the first two parts: 4.8, 4.8.5. A missing part fits any: 18, 18.1."""
     length = min(2, len(Version(version).parts), len(Version(other).parts))
     # Compare only the parts that both have: `18` can mean 18.1 and 18.2.
     return Version(version).parts[:length] == Version(other).parts[:length]
@@ -114,7 +114,7 @@ class Capability:
     @classmethod
     @lru_cache(maxsize=4096)
     def of_gpu(cls, dotted: str) -> Capability:
-        """Return SASS for a GPU of that compute capability, written as NVIDIA does: `8.6`, `12.0`."""
+        """Return the SASS-only target for a compute capability in NVIDIA's notation: `8.6`, `12.0`."""
         match = _DOTTED.match(dotted)
         if not match:
             raise ValueError(f"not a dotted compute capability: {dotted!r}")
@@ -175,7 +175,7 @@ class ImageRef:
     def at(self, registry: str) -> ImageRef:
         """Return the same image on another registry (a mirror).
 
-        Docker Hub keeps names without a slash below `library/`, and so do its mirrors.
+        On Docker Hub and its mirrors, names without a slash are below `library/`.
         """
         official = self.registry == "docker.io" and "/" not in self.repository
         return ImageRef(
@@ -233,7 +233,7 @@ class Remote:
 
     @property
     def endpoints(self) -> tuple[tuple[str, Endpoint], ...]:
-        """`cache` and `executor`; an absent one is left out."""
+        """The endpoints that are set, each with its role: `cache` or `executor`."""
         pairs = (("cache", self.cache), ("executor", self.executor))
         return tuple((role, endpoint) for role, endpoint in pairs if endpoint)
 
@@ -245,8 +245,8 @@ NOWHERE = Remote()  #: Neither a remote cache nor an executor.
 class ExpectedFiles:
     """Files that a container is expected to write. `pattern` is a path; `*` matches within one part of the path.
 
-    At most `most` files are taken, of `size` bytes together. An `optional` file that is not plain or is too large is
-    left out; any other such file ends the build.
+    At most `most` files are copied, with at most `size` bytes in total. An `optional` file that is not plain or is
+    too large is left out; any other such file ends the build.
     """
 
     pattern: str
@@ -300,10 +300,10 @@ class Source:
     locked: bool = False  #: True if a lock names the commit. If the ref has moved, the commit itself is fetched.
     sha256: str | None = None
     patches: Mapping[str, bytes] = field(default_factory=dict)
-    leaves_failed_compile: bool = False  #: Whether the next ref is tried if a ref does not compile.
-    #: True for the release's own tag, also with patches, which names show by a separate hash.
+    leaves_failed_compile: bool = False  #: Whether to try the next ref if the source of one does not compile.
+    #: True for the release's own tag, even with patches: names show patches by a separate hash.
     official: bool = False
-    folder: str = ""  #: The real path of a local checkout, from which its trust domain gets its name.
+    folder: str = ""  #: The real path of a local checkout. The name of its trust domain is made from this path.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,13 +374,13 @@ class EngineInfo:
     data_root: str
     runtimes: tuple[str, ...] = ()
     id: str = ""  #: A permanent id, unique to this engine.
-    address: str = ""  #: Its address, with the source of the address; for people.
-    local: bool = True  #: False when the engine runs on another machine, so that its paths are not ours.
-    owner: int | None = None  #: The number of the user who runs the engine, if it is a process of this machine.
+    address: str = ""  #: The engine's address, and where the address comes from; for people.
+    local: bool = True  #: False if the engine runs on another machine, where other paths are valid.
+    owner: int | None = None  #: The uid of the user who runs the engine, if the engine is a process on this machine.
     rootless: bool = False  #: A user without root runs the engine: root in a container is that user outside.
     #: The engine gives each container a user namespace (`userns-remap`), in which no user is the caller.
     remaps_users: bool = False
-    selinux: bool = False  #: The engine labels containers. They may then read no folder of this machine.
+    selinux: bool = False  #: The engine labels containers. Labelled containers may read no folder of this machine.
     limits_memory: bool = True
-    #: Whether the engine can limit the CPUs of containers. This needs control groups that it may write to.
+    #: Whether the engine can limit the CPUs of containers. For this, the engine needs write access to control groups.
     limits_cpus: bool = True

@@ -208,7 +208,7 @@ def test_a_table_keeps_to_its_room_and_says_what_is_left_out(room: int) -> None:
     assert len(table.encode()) <= room
     shown = len(re.findall("^. row", table, re.MULTILINE))
     if table:
-        assert f"{100 - shown} more are in the log" in table or shown == 100
+        assert f"{100 - shown} more rows are in the log" in table or shown == 100
 
 
 def test_a_summary_stays_below_what_github_takes_with_all_that_was_there_before(
@@ -221,4 +221,4 @@ def test_a_summary_stays_below_what_github_takes_with_all_that_was_there_before(
     for _ in range(3):
         service.summary("Wheels", ["build", "what"], rows)
     assert 850_000 < file.stat().st_size <= SUMMARY_BYTES
-    assert "more are in the log" in file.read_text()
+    assert "more rows are in the log" in file.read_text()

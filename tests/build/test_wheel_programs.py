@@ -130,7 +130,7 @@ def test_a_stop_ends_the_container(finished: Finished, tfdock: Tfdock, workshop:
 
     running.until(names)
     outcome = running.end_by(signal.SIGINT, 60, code=130)
-    assert "its figures are lost" in outcome.stderr
+    assert "the measured times are lost" in outcome.stderr
     assert names() == []
 
 

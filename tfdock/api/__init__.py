@@ -1,9 +1,9 @@
 """tfdock for Python programs and notebooks: the commands as functions that return values.
 
-A profile is a file, the name of a shipped profile, or nothing with `gpu`. Fields of a profile change it, with dots:
-`api.check("rtx3080", **{"resources.memory": "16GiB"})`. The functions use the settings of the commands: the
-configuration file and `TFDOCK_*`. Every function raises TfdockError, whose problems have the error, the place,
-and the fix.
+A profile is a file, or the name of a shipped profile; with `gpu`, none is needed. Keyword arguments change fields of
+the profile; nested names have dots: `api.check("rtx3080", **{"resources.memory": "16GiB"})`. The functions use the
+same settings as the commands: the configuration file and `TFDOCK_*`. Every function may raise TfdockError, whose
+problems name the error, the place, and the fix.
 
 Imports: `builder`, `diagnose`, `engine`, `gpu`, `host`, `knowledge`, `plan`, `resolve`, `wheel`.
 """
@@ -91,7 +91,7 @@ def runs_on(wheel: Inspection, gpu: str) -> Compatibility:
 
 
 def diagnose(log: str | Path, *, profile: str = "") -> Diagnosis:
-    """Return the failures in a log, the most probable cause first. The profile of that build gives more details."""
+    """Return the failures in a log, the most probable cause first. The profile of the build adds details."""
     preparer = _preparer(NO_WISH)
     context = preparer.context(preparer.read(profile)) if profile else None
     return diagnose_file(str(log), _knowledge(), context)

@@ -1,8 +1,8 @@
 """Decide from pairs of processes which side is faster, and how uncertain the answer is. Pure.
 
-Each pair gives one figure: the logarithm of the ratio of both times. The rounds within a pair are not independent:
-one process of a program can be slower than another until it ends. So the interval is Student's, with one figure a
-pair.
+Each pair gives one number: the logarithm of the ratio of both times. The rounds within a pair are not independent: of
+two processes of one program, one can be slower during its whole life. So the interval is Student's, with one number
+for each pair.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from statistics import fmean, median, stdev
 from typing import Literal
 
 SUITE = "all together"  #: The name of the line for the geometric mean of all operations.
-#: Smaller differences matter to few and are not reported. Of 20 comparisons of a TensorFlow with itself, each with
-#: 24 pairs, two found an operation that differed, by 1.2 and 1.5 %.
+#: Few users need smaller differences, so they are not reported. Of 20 comparisons of a TensorFlow with itself, each
+#: with 24 pairs, two found an operation that differed, by 1.2 and 1.5 %.
 _MEANT = 0.02
-_STEPS = 400  #: Steps of Simpson's rule. The error is below 1e-9 where quantiles are read.
+_STEPS = 400  #: Steps of Simpson's rule. The error of the quantiles that are used is below 1e-9.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +27,16 @@ class Comparison:
 
     operation: str  #: The operation's name.
     ratio: float  #: The second side's time divided by the first's: the geometric mean over the pairs.
-    low: float  #: The ratio is above this and below `high` with a probability of 95 %.
+    low: float  #: The ratio is between `low` and `high` with a probability of 95 %.
     high: float  #: See `low`.
-    #: Like `low`, but the 95 % hold for all operations at once; for the suite the same as `low`. `verdict` uses it.
+    #: Like `low`, but the 95 % apply to all operations together. For the suite, equal to `low`. `verdict` uses this.
     surely_low: float
     surely_high: float  #: See `surely_low`.
     #: Whether the second side is faster or slower; `none` if no difference of 2 % or more was found.
     verdict: Literal["faster", "slower", "none"]
     excluded: float  #: The slower side is at most this much slower, as a share of the other's time: 0.03 is 3 %.
     seen: float  #: The difference that four of five such runs would detect, as a share.
-    seconds: tuple[float, float]  #: CPU seconds of a call: the median of each side; of the suite, the sum.
+    seconds: tuple[float, float]  #: CPU seconds of a call: each side's median. For the suite: the sum of the medians.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +44,9 @@ class TimedSide:
     """A TensorFlow that was timed."""
 
     python: str  #: The interpreter's path; for a wheel in a container, the wheel's path.
-    version: str  #: The version of that Python; in a container only `3.11`.
-    tensorflow: str = ""  #: The version of its TensorFlow.
-    variables: dict[str, str] = field(default_factory=dict)  #: Variables that only this side got.
+    version: str  #: The version of the Python; in a container only major and minor: `3.11`.
+    tensorflow: str = ""  #: The version of TensorFlow.
+    variables: dict[str, str] = field(default_factory=dict)  #: Variables that are set on this side only.
 
     @property
     def given(self) -> list[str]:
@@ -60,7 +60,7 @@ class TimedSide:
 
     @property
     def title(self) -> str:
-        """The version of its TensorFlow, and its name."""
+        """The version of TensorFlow, and the side's name."""
         return f"tensorflow {self.tensorflow}, {self.name}"
 
 
@@ -70,7 +70,7 @@ class BenchReport:
 
     sides: tuple[TimedSide, TimedSide]  #: Both sides; the baseline is first.
     pairs: int  #: Pairs of processes that were timed.
-    load: float  #: The load in the minute before: how many processes wanted a core.
+    load: float  #: The load in the minute before the first pair: how many processes wanted a core.
     operations: tuple[Comparison, ...]  #: Each operation.
     suite: Comparison  #: All operations together.
     notes: tuple[str, ...]  #: What limits the answer.

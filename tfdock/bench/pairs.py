@@ -1,9 +1,9 @@
 """Time two TensorFlows in pairs of processes, which take turns on one core operation by operation.
 
-They share one core: the speed of a core changes by half for seconds, and each core changes at other times. On two
-cores, a TensorFlow can seem to be faster than itself. Both sides get the same number of turns, and the order changes:
-a side that runs more often finds its data still in the caches. `dockerfiles/bench/turns.py` controls the turns. It
-runs beside the processes: on this machine, or in a container.
+The processes share one core, because the speed of a core can change by half for seconds, and each core changes at
+other times. On two cores, a TensorFlow can seem faster than itself. Both sides get the same number of turns, because
+a side that runs more often finds its data still in the caches. The order of the sides changes.
+`dockerfiles/bench/turns.py` controls the turns. It runs beside the processes: on this machine, or in a container.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tfdock.verify.trial import MarkedLines
 
 PAIRS = 12  #: Twelve pairs detect a difference of 2.5 to 9 %, depending on the operation and the load of the machine.
 _ROUNDS = 32
-_AT_ONCE = 2  #: Pairs that run at once, each pair on another core.
+_AT_ONCE = 2  #: Pairs that run at once, each pair on its own core.
 _START_SECONDS, _BLOCK_SECONDS, _LOOK_SECONDS = 300.0, 60.0, 0.2
 _PIECE = 1 << 16
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS"), "1")
@@ -44,7 +44,7 @@ COMMON = {"CUDA_VISIBLE_DEVICES": "-1", "LC_ALL": "C", "TF_CPP_MIN_LOG_LEVEL": "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingPlace:
-    """Where the processes of a timing run.
+    """The place where the timed processes run.
 
     `run` runs the text of a program there, with one argument, and passes its output to the `MarkedLines`. `variables`
     are the environment of all processes there, `pythons` the interpreters of both sides.
@@ -81,7 +81,7 @@ class Timing:
     figures: list[dict[str, PairFigure]] = field(default_factory=list)
 
     def run(self, pairs: int, place: TimingPlace) -> None:
-        """Time this many pairs. Raises VerificationFailed if a TensorFlow does not start, or exits."""
+        """Time this many pairs. Raises VerificationFailed if a TensorFlow does not start, or exits early."""
 
         def heard(count: int) -> None:
             document = marked.documents[-1]
@@ -143,12 +143,12 @@ def _figure(blocks: Sequence[tuple[float, float]]) -> PairFigure:
 
 
 def on_this_machine(pythons: tuple[Path, Path], check: Callable[[], object]) -> TimingPlace:
-    """Return the place of a timing on this machine, where the first Python runs `turns.py`.
+    """Return a place for timing on this machine. The first Python runs `turns.py` there.
 
     `check` is called several times a second, and raises to end the program and its processes.
     """
     if not hasattr(os, "sched_getaffinity"):
-        message, fix = "this system does not keep processes on one core", "compare on Linux"
+        message, fix = "this system cannot pin processes to one core", "compare on Linux"
         raise VerificationFailed.of("tensorflow-trial", message, fix)
     variables = {**os.environ, **COMMON}
 

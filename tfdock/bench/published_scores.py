@@ -1,4 +1,4 @@
-"""The scores of the package ai-benchmark, which people publish of their machines. They are shown as the package
+"""The scores of the package ai-benchmark, which people publish for their machines. They are shown as the package
 measures them, and never beside the figures of `comparison`."""
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _Milliseconds = Annotated[float, below(1e9)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedScores:
-    """`tfdock bench --suite ai-benchmark`: what the package measures: all threads, and the GPU if there is one."""
+    """`tfdock bench --suite ai-benchmark`: the scores with all threads, and with the GPU if there is one."""
 
     tensorflow: Line  #: The version.
     #: Each test: its number, the model, what is timed, milliseconds of a batch and their standard deviation.
     tests: tuple[tuple[Line, Line, Literal["inference", "training"], _Milliseconds, _Milliseconds], ...]
-    inference: int  #: The score of all inference.
-    training: int  #: The score of all training.
-    ai: int  #: Their sum.
+    inference: int  #: The score of all inference tests.
+    training: int  #: The score of all training tests.
+    ai: int  #: The sum of both scores.
     python: str = field(default="")  #: The interpreter's path.
 
 

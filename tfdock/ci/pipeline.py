@@ -2,7 +2,7 @@
 
 Templates have the layout, this module makes the decisions. Values of the matrix reach a file as one kind of YAML
 scalar that neither YAML nor the service evaluates. Shell steps read the values from their environment. No file lists
-the wheels to build: the plan of a run does.
+the wheels to build: the plan of each run lists them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ TIME_LIMIT = "5h15m"  #: How long a job builds by default.
 INSTALL = "pip install --require-hashes -r ci/requirements.txt"  #: A pinned installation, as an example in messages.
 #: Minutes of a job besides its build: installing tfdock, pulling and pushing the cache, saving the wheels.
 _MARGIN = 40
-_HOSTED_MINUTES = 360  #: Minutes after which GitHub ends a job on its own machines.
+_HOSTED_MINUTES = 360  #: Minutes after which GitHub ends a job on GitHub's machines.
 # GitHub documents five days for jobs on machines of your own.
 _OWN_MINUTES = 5 * 24 * 60  #: Minutes after which GitHub ends any job.
 # GitLab's keyword `retry` takes 0, 1 or 2.
-_GITLAB_RETRIES = 2  #: How often GitLab starts a job again at most.
+_GITLAB_RETRIES = 2  #: The most times that GitLab restarts a job.
 _GITHUB_REGISTRY = "ghcr.io"  #: The registry that a GitHub job may use with the job's own token.
 _SELF_HOSTED = "self-hosted"
 _SEAL = "# sha256 of the lines below: "
@@ -179,7 +179,7 @@ def refusal(service: Service, matrix: Matrix) -> Problem | None:
             "ci-install-missing",
             "the matrix does not say how a job installs tfdock",
             f"write into the matrix, below `ci:`: `install: {INSTALL}`",
-            why="a default would name a package of an index, and the owner of that name can run code in every job",
+            why="a default would name a package on an index, and the owner of that name can run code in every job",
             file=matrix.file,
             field="ci.install",
         )
@@ -189,20 +189,20 @@ def refusal(service: Service, matrix: Matrix) -> Problem | None:
 def _too_long(matrix: Matrix) -> Problem | None:
     """Return a problem if GitHub ends a job of the matrix before the job has saved its results."""
     most, why = _OWN_MINUTES, "every job ends"
-    fixes = [f"`time_limit: {TIME_LIMIT}`, and as many `continuations` as needed"]
+    fixes = [f"write `time_limit: {TIME_LIMIT}`, and as many `continuations` as needed"]
     # Checking one job on a hosted machine is enough: the time limit is the same for all jobs.
     if not all(_SELF_HOSTED in runner for runner in _runners(matrix)):
         most, why = _HOSTED_MINUTES, "jobs on GitHub's machines end"
-        fixes.append(f"name a machine of your own with `runner:` and the label `{_SELF_HOSTED}`")
+        fixes.append(f"name your own machine with `runner:` and the label `{_SELF_HOSTED}`")
     if _minutes(matrix.ci) <= most:
         return None
     return _problem(
         matrix,
         "time_limit",
         "ci-time-limit",
-        f"a job of GitHub's that builds for {matrix.ci.time_limit} cannot save its results",
+        f"GitHub ends a job that builds for {matrix.ci.time_limit} before the job can save its results",
         fixes,
-        why=f"{why} after {most} minutes, and {_MARGIN} of them are for the steps around the build",
+        why=f"{why} after {most} minutes, and {_MARGIN} of them are needed for the steps before and after the build",
     )
 
 
@@ -221,7 +221,7 @@ def _not_pinned(matrix: Matrix) -> Problem | None:
         "install",
         "ci-install-unpinned",
         f"the command that installs tfdock does not pin `{name}`",
-        f"`install: {INSTALL}`; `uv pip compile --generate-hashes` and pip-compile write such a file",
+        f"`install: {INSTALL}`; `uv pip compile --generate-hashes` or pip-compile writes this file",
         why="the publisher of that name can run code in every job, also in the job that pushes wheels",
     )
 
@@ -240,7 +240,7 @@ def _without_cache(matrix: Matrix, longest: float) -> Iterator[Problem]:
         f"a wheel takes about {longest / 3600:.0f} hours on a machine like this one, and a job builds for {limit}",
         "name a registry for Bazel's cache below `ci:`, such as `cache: ghcr.io/me/tfdock-cache`",
         severity="warning",
-        why="without a cache no job resumes the work of another, and such a wheel is never finished",
+        why="without a cache, no job can resume the work of another job, so such a wheel is never finished",
         file=matrix.file,
     )
 
@@ -252,10 +252,10 @@ def _own_machines(service: Service, matrix: Matrix) -> tuple[Problem, ...]:
         return ()
     warning = Problem(
         "ci-own-machine",
-        f"jobs of {_TITLES[service]} run on machines of your own, which may outlive a job",
+        f"jobs of {_TITLES[service]} run on your own machines, which may still exist after a job",
         "use different runners for pull requests and protected branches, and delete each runner after its job",
         severity="warning",
-        why="a pull request can change the commands of its jobs there, and later jobs find its leftovers",
+        why="a pull request can change the commands of its jobs on these machines, and later jobs find its leftovers",
         file=matrix.file,
     )
     return (warning,)
@@ -266,9 +266,8 @@ _TITLES: Mapping[Service, str] = {"github": "GitHub", "gitlab": "GitLab"}
 
 @dataclass(frozen=True, slots=True)
 class RegistryLogin:
-    """A registry that a job logs in to. With `own`, the service's own token works.
-
-    Otherwise the names of the variable (user) and the secret (token) begin with `secret`.
+    """A registry that a job logs in to. If `own` is set, the token of the CI service works. If not, the names of the
+    variable (user) and of the secret (token) begin with `secret`.
     """
 
     host: str
@@ -350,10 +349,9 @@ def _escape(character: str) -> str:
 
 
 def gitlab_jobs(jobs: Sequence[Job]) -> dict[str, Any]:
-    """Return the jobs of a round for a child pipeline of GitLab, by name. The rendered file explains them.
-
-    They are not a `parallel: matrix:`, because its job names contain all values. GitLab refuses names with more than
-    255 characters, and a build id may have 128.
+    """Return the jobs of a round for a child pipeline of GitLab, by name. The rendered file explains the jobs. They
+    are not a `parallel: matrix:`, because its job names contain all values. GitLab refuses names with more than 255
+    characters, and a build id may have 128.
     """
     return {job.name: _gitlab_job(job) for job in jobs}
 
@@ -377,10 +375,9 @@ def _hash(body: str) -> str:
 
 
 def state(current: str | None, rendered: str) -> State:
-    """Compare a file with its rendering.
-
-    `stale` was rendered from an earlier matrix, `edited` was changed since. An `another` file belongs to another
-    matrix with the same name; a `foreign` file was never rendered.
+    """Compare a file with its rendered text. A `stale` file was rendered from an earlier state of the matrix. An
+    `edited` file was changed after it was rendered. An `another` file belongs to another matrix with the same name. A
+    `foreign` file was never rendered.
     """
     if current is None:
         return "missing"

@@ -19,7 +19,7 @@ from tfdock.matrix import planned_matrix
 from tfdock.matrix.planned_matrix import WrittenMatrix
 from tfdock.plan.prepare import Preparer
 
-_MOST = 1 << 20  #: The most bytes of a file at the path of a rendered file.
+_MOST = 1 << 20  #: The most bytes that are read of an existing file.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Pipeline:
     """The pipeline of a matrix for a service.
 
     `folder` is the repository's folder. `refusal` is the reason why the pipeline cannot be used. `warnings` are hints
-    about it.
+    about the pipeline.
     """
 
     service: Service
@@ -71,8 +71,8 @@ def render(services: Iterable[Service], file: Path, folder: Path, settings: Sett
     """Return the pipelines of a matrix with their files below `folder` and the current texts; write nothing.
 
     `folder` is the repository's folder: jobs find the matrix by its path from there. The cells are planned with the
-    knowledge that the jobs have. Raises ProfileError, also if a link of the repository is in the path. Raises
-    Incompatible if no cell can be built.
+    knowledge that the jobs have. Raises ProfileError, for example if the path contains a link of the repository.
+    Raises Incompatible if no cell can be built.
     """
     written = planned_matrix.read(file, settings.allow_paths)
     matrix, path = written.matrix, _path_in_repository(file, folder)
@@ -142,7 +142,7 @@ def not_carried(settings: Settings, file: Path) -> Problem | None:
         "ci-setting-not-carried",
         f"the pipeline does not have these settings of this machine: {', '.join(names)}",
         (
-            "name folders of knowledge in the matrix: `ci: {knowledge: [DIR]}`",
+            "name your knowledge folders in the matrix: `ci: {knowledge: [DIR]}`",
             "set the other settings on the machines of the jobs",
         ),
         severity="warning",
@@ -209,7 +209,7 @@ def _read(folder: Path, name: str) -> str | None:
 
 
 def _in_the_way(path: Path, error: NotPlain) -> ProfileError:
-    message = f"`{error.name}` is {error.kind}; a pipeline is read and written as plain files in plain folders"
+    message = f"`{error.name}` is {error.kind}; a pipeline must consist of plain files in plain folders"
     fix = f"remove `{error.name}`, then render the pipeline"
     return ProfileError.of("file-not-plain", message, fix, file=str(path))
 
@@ -217,9 +217,9 @@ def _in_the_way(path: Path, error: NotPlain) -> ProfileError:
 def write(rendered: Pipeline, *, force: bool = False) -> Iterator[tuple[File, bool]]:
     """Write the outdated files; yield each file, and whether it was written.
 
-    Raises ProfileError before anything is written if the pipeline cannot be used, or if a file was edited or is not
-    from this matrix; with `force`, such files are overwritten. Raises ProfileError also for a file that cannot be
-    written. Follows no link.
+    Raises ProfileError before the first write if the pipeline cannot be used, or if a file was edited or is not from
+    this matrix (`force` overwrites such files). Also raises ProfileError for a file that cannot be written. Follows
+    no link.
     """
     if rendered.refusal:
         raise ProfileError(rendered.refusal)

@@ -50,8 +50,8 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Write to the cache of unchanged releases. Later builds of releases then contain objects of this source "
-        "(`tfdock explain trust-shared`).",
+        help="Write to the cache of unchanged releases. Later builds of releases may then contain objects compiled "
+        "from this source (`tfdock explain trust-shared`).",
     ),
 ]
 
@@ -78,7 +78,7 @@ Only = Annotated[
     list[str] | None,
     typer.Option(
         "--only",
-        help="With --matrix, take only the cells whose build id matches, such as `*-py3.11-*`. Repeatable.",
+        help="With --matrix, use only the cells whose build id matches a pattern such as `*-py3.11-*`. Repeatable.",
         metavar="GLOB",
     ),
 ]
@@ -91,7 +91,7 @@ Report = Annotated[
     ),
 ]
 
-#: The option of each setting.
+#: Setting -> the command-line option that sets it.
 SETTINGS = {
     "registries": Annotated[
         list[str] | None,
@@ -122,7 +122,7 @@ SETTINGS = {
         list[Path] | None,
         typer.Option(
             "--allow-path",
-            help="Let profiles name files in this folder, outside their own project. Repeatable.",
+            help="Allow profiles to use files in this folder, outside their project. Repeatable.",
             metavar="DIR",
             parser=_existing,
         ),
@@ -131,18 +131,18 @@ SETTINGS = {
         list[str] | None,
         typer.Option(
             "--allow-endpoint",
-            help="Let profiles name this remote cache, executor, registry or git server. Repeatable.",
+            help="Allow profiles to use this remote cache, executor, registry or git server. Repeatable.",
             metavar="URL",
         ),
     ],
 }
-#: The options of a wish, which changes or replaces a profile.
+#: The command-line options that make a wish: a wish changes or replaces a profile.
 WISHES = {
     "gpu": Annotated[
         list[str] | None,
         typer.Option(
             "--gpu",
-            help="Build for this GPU: a name, a capability, `cpu` or `local`. Repeatable. Needs no profile.",
+            help="Build for this GPU: a name, a compute capability, `cpu` or `local`. Repeatable. Needs no profile.",
             metavar="GPU",
         ),
     ],
@@ -180,8 +180,8 @@ WISHES = {
 def command(schema: str, *options: str) -> Callable[[_F], _F]:
     """Make a command report its errors as text, or inside its JSON document.
 
-    `options` names the settings for which the command has an option. The function gets the settings as `settings`. A
-    function with a parameter `wish` also gets the options that change or replace a profile.
+    `options` names the settings for which the command has an option. The command's function gets the settings as its
+    argument `settings`. If it has a parameter `wish`, it also gets the options that change or replace a profile.
     """
 
     def decorate(function: _F) -> _F:
@@ -229,7 +229,7 @@ def _with_options(function: Callable[..., Any], options: Iterable[str]) -> inspe
 
 
 def profile_names(profiles: Sequence[str] | None, wish: Wish) -> list[str]:
-    """Return the profiles of a command: the named profiles, or else the profile that its options describe."""
+    """Return the profiles that a command names. If it names none, return the profile that its options describe."""
     if profiles:
         return [*profiles]
     if not wish:
@@ -257,7 +257,7 @@ def limit_from_now(text: str) -> Limit:
 
 
 def check_matrix_options(matrix: Path | None, **options: object) -> None:
-    """Refuse options that need a matrix if there is no matrix."""
+    """Refuse options that need a matrix if no matrix is given."""
     matrix_options = [f"`--{name}`" for name, value in options.items() if value]
     if matrix_options and not matrix:
         raise typer.BadParameter(
@@ -267,9 +267,9 @@ def check_matrix_options(matrix: Path | None, **options: object) -> None:
 
 @contextmanager
 def stoppable(kept: str | None = None) -> Iterator[Stop]:
-    """Count SIGINT and SIGTERM instead of ending; the build reads the count twice a second.
+    """Count SIGINT and SIGTERM instead of exiting. The build reads the count twice a second.
 
-    `kept` is a sentence that tells the user what is kept. The sentence replaces the message for a stopped build.
+    `kept` tells the user what is kept after the stop. This sentence replaces the usual message about a stopped build.
     """
     stop = Stop(kept=kept) if kept else Stop()
 
@@ -295,7 +295,7 @@ def stoppable(kept: str | None = None) -> Iterator[Stop]:
 
 
 def settings_for(**flags: Any) -> Settings:
-    """Return the settings, with the options of a command on top of them. Warn of misspelt variables."""
+    """Return the settings; the options of a command override them. Warn about misspelt variables."""
     console.show_problems(settings.misspelt(os.environ))
     return settings.load({name: tuple(value) if isinstance(value, list) else value for name, value in flags.items()})
 
@@ -303,7 +303,7 @@ def settings_for(**flags: Any) -> Settings:
 def preparer_for(
     settings: Settings, *, allow_untested: bool = False, trusted: bool = False, wish: Wish | None = None
 ) -> Preparer:
-    """Return the planner for this machine's profiles. It changes each profile as `wish` says."""
+    """Return the planner for builds on this machine. The planner changes each profile as `wish` says."""
     from tfdock.plan.prepare import Preparer
     from tfdock.plan.wish import NO_WISH
 
@@ -321,14 +321,14 @@ def parse_reference(text: str, fix: str) -> ImageRef:
 
 
 def knowledge_for(settings: Settings) -> KnowledgeBase:
-    """Return the knowledge base, with the rows of the folders in the settings."""
+    """Return the knowledge base, including the rows in the folders that the settings name."""
     from tfdock.knowledge import loader
 
     return loader.knowledge(settings.knowledge, settings.cache_dir)
 
 
 def local_engine() -> Engine:
-    """Return a connection to the engine. Raise EngineError if there is none."""
+    """Return a connection to the engine. Raise EngineError if no engine is found."""
     from tfdock.engine.docker_engine import DockerEngine
 
     return DockerEngine()
@@ -343,9 +343,9 @@ def is_wheel(place: str) -> bool:
 def installed_wheels(
     settings: Settings, wheels: Sequence[str], phase: str, kept: str, *, with_gpu: bool
 ) -> Iterator[list[WheelInContainer]]:
-    """Yield these wheels, installed in one container; a wheel that is named twice is installed once.
+    """Install these wheels in one container, and yield them. A wheel that is named twice is installed once.
 
-    `kept` says what is kept after a stop request. Raises EngineError without an engine, and the errors of
+    `kept` says what is kept after a stop request. Raises EngineError if no engine is found, and the errors of
     `WheelInContainer.install`.
     """
     from tfdock.cli.progress import PlainProgress

@@ -36,7 +36,7 @@ Result = dict[str, Any]  #: The result of a build: a row of `tfdock.build/1`, wi
 def session_for(
     settings: Settings, knowledge: KnowledgeBase, stop: Stop, *, limit: Limit | None = None, pulls: bool = True
 ) -> BuildSession:
-    """Return a session on this machine's engine. The session connects to the engine when it is first needed.
+    """Return a session on this machine's engine. The session connects to the engine at its first use.
 
     `limit` is the time limit of the command. With `pulls`, wheels are looked up in registries before a build.
     """
@@ -66,7 +66,7 @@ def prepare_all(
 ) -> tuple[list[PreparedBuild], list[Result], dict[str, int]]:
     """Plan all profiles before the first build starts. Return plans, results of refused profiles, and an order.
 
-    The order maps the profile of each result (its file, or the name that was refused) to its place in `names`.
+    The order maps the profile of each result (its file, or the name that was refused) to its position in `names`.
     """
     prepared: list[PreparedBuild] = []
     refused: list[Result] = []
@@ -94,7 +94,7 @@ def prepare_all(
 
 
 def ask_engine(session: BuildSession, prepared: Sequence[PreparedBuild], *, force: bool) -> None:
-    """Raise EngineUnavailable if one of the builds needs an engine and there is none."""
+    """Raise EngineUnavailable if a build needs an engine and no engine answers."""
     # A wheel from a registry needs no engine, so each build looks for the engine itself.
     if session.pulls and session.settings.registries:
         return
@@ -105,10 +105,10 @@ def ask_engine(session: BuildSession, prepared: Sequence[PreparedBuild], *, forc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Building:
-    """How builds run. `at_once` is `auto` or a number; `progress` receives their events.
+    """How builds run. `at_once` is the number of parallel builds, or `auto`; `progress` receives the builds' events.
 
     `inputs` maps build ids to the inputs in a bundle. `expected` maps the builds of a matrix to their expected
-    seconds; with it, the progress is a table of all builds.
+    seconds. If it is set, the progress is a table of all builds.
     """
 
     session: BuildSession
@@ -124,7 +124,7 @@ class Building:
     def all(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
         """Build all profiles; return their results in the same order.
 
-        Raises EngineUnavailable before the first of several builds, if they need an engine and there is none.
+        Raises EngineUnavailable before the first of several builds if a build needs an engine and none answers.
         """
         if self.expected is not None or len(prepared) > 1:
             ask_engine(self.session, prepared, force=self.force)
@@ -267,7 +267,7 @@ def outcome_of(results: Sequence[Result]) -> str:
 
 
 def show_summary(results: Sequence[Result]) -> None:
-    """Print the outcome of each of several builds on standard error, and their counts."""
+    """Print the outcome of each build on standard error, then how many builds had each outcome."""
     style = console.Style(sys.stderr)
     console.say()
     rows = [(result["status"], console.clean(result["profile"]), _first_code(result)) for result in results]
@@ -304,7 +304,7 @@ def failed(file: str, build_id: str | None, status: str, error: TfdockError, log
     }
 
 
-_output_lock = threading.Lock()  #: A result takes several lines, and several builds may end at once.
+_output_lock = threading.Lock()  #: Keeps the lines of a result together if several builds end at once.
 
 
 def show_result(result: Result, *, brief: bool = False, again: bool = False) -> None:

@@ -29,7 +29,7 @@ def write_bundle(
     *,
     as_json: bool,
 ) -> None:
-    """Write a report bundle that only its user can read. Print its contents and its path."""
+    """Write a report bundle that only the current user can read. Print its contents and its path."""
     preparer = preparer_for(settings)
     house = Wheelhouse(settings.wheelhouse.absolute())
     # An environment needs no failed run: anybody may have built the TensorFlow in it.
@@ -52,7 +52,7 @@ def write_bundle(
     if output and any(
         _is_same(output, Path(str(file))) for file in (subject.log, subject.file, name, profile, interpreter) if file
     ):
-        raise typer.BadParameter(f"`{console.clean(str(output))}` is the input: name another file with `-o`")
+        raise typer.BadParameter(f"`{console.clean(str(output))}` is the input: name another output file with `-o`")
     packed = bundle(subject, settings, preparer)
     path = output or Path(packed.name)
     if not as_json:  # Show the contents before the file is written.
@@ -83,7 +83,7 @@ def _lines(packed: ReportBundle) -> list[str]:
         f"{style.strong('taken out')}  {removed}",
         *(f"{style.strong('to know')}  {console.clean(note)}" for note in packed.notes),
         style.warn(
-            "nothing was sent. Read the file before you send it: it may hold secrets that are neither in your "
+            "nothing was sent. Read the file before you send it: it may contain secrets that are neither in your "
             "variables nor in your logins"
         ),
     ]

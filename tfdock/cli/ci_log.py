@@ -1,7 +1,7 @@
 """Write for the CI service that runs the job: annotations, folded sections, step outputs and a summary.
 
-GitHub's runner reads commands from all output of a step. GitLab folds its log page at marker lines. On other
-machines, nothing is written.
+GitHub's runner reads commands from all output of a step. GitLab folds its log page at marker lines. Outside these
+services, nothing is written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tfdock.errors import Problem, clean
 
 #: GitHub shows at most ten errors of a step. GitHub adds one of them (that the step failed), so nine are left.
 ANNOTATIONS = 9
-_WARNINGS = 4  #: The most warnings to annotate. Errors often come later and need room.
+_WARNINGS = 4  #: The most warnings to annotate: errors, which often come later, need room too.
 SUMMARY_BYTES = 900_000  #: GitHub drops a step's summary if it is larger than 1 MiB.
 _MESSAGE = 4_000  #: The most characters of an annotation. GitHub cuts longer texts at 4,096.
 _CELL = 300  #: The most characters of a cell; the log has the whole text.
@@ -31,7 +31,7 @@ class CiService:
     """The CI service that runs the job. This base class, for terminals and unknown services, writes nothing."""
 
     def harmless(self, text: str) -> str:
-        """Return text that the service cannot read as a command in its log."""
+        """Return the text, changed so that the service does not read it as a command."""
         return text
 
     @contextmanager
@@ -40,7 +40,7 @@ class CiService:
         yield
 
     def annotate(self, _problems: Sequence[Problem], /) -> None:
-        """Show problems beside the lines of the files."""
+        """Show each problem beside the line of the file that it is about."""
 
     def outputs(self, _values: Mapping[str, str], /) -> None:
         """Pass values to later steps, by name."""
@@ -75,7 +75,7 @@ class GitHub(CiService):
     """A job of GitHub Actions. Its runner sets the variables in `environment`."""
 
     environment: Mapping[str, str]
-    stream: TextIO | None = None  #: Where the log is; standard error by default.
+    stream: TextIO | None = None  #: The stream of the log; standard error by default.
     _annotated: int = field(default=0, init=False)
 
     def harmless(self, text: str) -> str:
@@ -182,7 +182,7 @@ def cell(text: str) -> str:
 
 
 def markdown(heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> str:
-    """Return a table in at most `room` bytes of UTF-8; an empty text if there is no room for its head."""
+    """Return a table of at most `room` bytes in UTF-8; an empty text if not even its head fits."""
     head = f"### {cell(heading)}\n\n{_row(columns)}|{' --- |' * len(columns)}\n"
     # Space for the line that counts the other rows is reserved first.
     left = room - len(head.encode()) - len(_more(len(rows)).encode())
@@ -204,7 +204,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _more(count: int) -> str:
-    return f"\n{count} more are in the log and the report.\n"
+    return f"\n{count} more rows are in the log and the report.\n"
 
 
 # --- GitLab ---------------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ _ERASE = "\x1b[0K"  #: This sequence hides the marker line on GitLab's log page.
 class GitLab(CiService):
     """A job of GitLab CI. Its log can be folded. Its reports are files that the job names; `--report` writes them."""
 
-    stream: TextIO | None = None  #: Where the log is; standard error by default.
+    stream: TextIO | None = None  #: The stream of the log; standard error by default.
     _folds: int = field(default=0, init=False)
 
     @contextmanager

@@ -19,7 +19,7 @@ from tfdock.errors import clean as clean
 _PLAIN_WIDTH = 80  #: Columns of a line if the width of the terminal is unknown.
 #: Columns of a line in a pipe: no line is wrapped. `grep` needs whole lines, and a CI log wraps the lines itself.
 _ENDLESS = 1 << 30
-_LEAST_WIDTH = 20  #: The narrowest wrapping. In a very narrow terminal, each line would have one word.
+_LEAST_WIDTH = 20  #: The least columns to wrap to. In a narrower terminal, each line would have one word.
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 # The gap before a word, then the word. A code span in backticks is one word, so text to type is not broken.
 _WORD = re.compile(r"(\s*)((?:`[^`\n]*`|\S)+)")
@@ -32,7 +32,7 @@ _held: deque[str] = deque(maxlen=1000)
 
 
 def colour_wanted(stream: TextIO) -> bool:
-    """Return whether to colour: NO_COLOR and FORCE_COLOR decide, else the stream must be a capable terminal."""
+    """Return whether to colour: as NO_COLOR or FORCE_COLOR says; if neither is set, only on a capable terminal."""
     # no-color.org: any value except an empty text switches colours off. NO_COLOR also overrides FORCE_COLOR.
     if os.environ.get("NO_COLOR"):
         return False
@@ -77,7 +77,7 @@ def set_verbosity(level: int) -> None:
 
 
 def release() -> None:
-    """Print the lines that `-q` has held back: before a question, an error, or the end of a command that failed."""
+    """Print the lines that `-q` held back. Called before a question, an error, or the end of a failed command."""
     while _held:
         sys.stderr.write(_held.popleft())
     sys.stderr.flush()
@@ -135,7 +135,7 @@ def _character_columns(character: str) -> int:
 
 
 class TableRow(str):
-    """A line that is never wrapped: part of a command, to be pasted."""
+    """A line that is never wrapped: a part of a command that the user may paste."""
 
     __slots__ = ()
 
@@ -301,7 +301,7 @@ _REDRAWN, _REPEATED = 0.1, 10.0  #: Seconds between two updates of a count: on a
 
 
 class ReadProgress:
-    """Show how much of a file was read: a terminal in one changing line, other streams with a line now and then.
+    """Show how much of a file was read: on a terminal in one changing line, on other streams by a line now and then.
 
     `total` is the size of the file in bytes, None if unknown.
     """

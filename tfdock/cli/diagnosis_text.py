@@ -107,7 +107,7 @@ def _unknown_lines(diagnosis: Diagnosis, name: str, style: console.Style, column
         yield from console.wrapped(console.clean(diagnosis.first), columns)
     elif not (diagnosis.success or diagnosis.warnings):
         yield from console.wrapped(
-            "tfdock finds no error in these lines. The cause stands in the first error of the whole output: keep the "
+            "tfdock finds no error in these lines. The cause is in the first error of the whole output. Keep the "
             "output with `COMMAND 2>&1 | tee build.log`, and give that file.",
             columns,
         )

@@ -32,8 +32,8 @@ class RequestedGpus:
 def requested_gpus(base: KnowledgeBase, words: Sequence[str]) -> tuple[RequestedGpus, ...]:
     """Return the GPUs that the words name, each once.
 
-    A word is a name, a capability or `local`; commas may separate words. Raise ProfileError for an unknown name, with
-    the nearest names, and if `local` finds no GPU.
+    A word is a name, a capability or `local`; commas may separate words. Raise ProfileError if a name is unknown
+    (with the nearest names), or if `local` finds no GPU.
     """
     names = [name.strip() for word in words for name in word.split(",") if name.strip()]
     if "local" not in names:

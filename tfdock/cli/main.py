@@ -68,7 +68,7 @@ class _Output(io.FileIO):
 
 
 def open_streams() -> None:
-    """Open the standard streams that the caller closed. A reader of the output may end early."""
+    """Open the standard streams that the caller closed. Allow a reader of the output to exit early."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             # `open` returns the lowest free descriptor, which is the stream's. Child processes inherit it.
@@ -108,7 +108,7 @@ def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
         problem = Problem(
             "disk-full",
             f"cannot write to {error.filename or 'standard output'}: {error.strerror}",
-            "free disk space, or write to another place; finished work is kept",
+            "free disk space, or write to another disk; finished work is kept",
         )
         return problem, ExitCode.RESOURCES
     if isinstance(error, FileNotFoundError) and not _has_working_folder():
@@ -177,7 +177,7 @@ def _global(
         typer.Option(
             "-v",
             "--verbose",
-            help="Print details: each line of a build's output, harmless warnings of a log, the stack of a bug.",
+            help="Print details: each line of a build's output, harmless warnings of a log, a bug's stack trace.",
             callback=_verbosity,
             expose_value=False,
         ),

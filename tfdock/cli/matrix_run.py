@@ -50,12 +50,12 @@ class CellSelection:
     report: Path | None = None
 
     def begin(self) -> None:
-        """Make the folder of the report, before hours of work."""
+        """Make the folder of the report. An error here must come before hours of work."""
         if self.report is not None:
             make_folder(self.report)
 
     def cells(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
-        """Return the selected cells. With `missing`, each cell also has the place of its wheel."""
+        """Return the selected cells. With `missing`, each cell also says where its wheel is."""
         cells = self.planned(settings, preparer, check)
         return locate_wheels(cells, settings, check) if self.missing else cells
 
@@ -83,9 +83,8 @@ class CellSelection:
 
 
 def warn_registry(cells: Cells, settings: Settings) -> None:
-    """Print a warning if no setting names the registry of a matrix: wheels are not looked up there.
-
-    A matrix may come from a stranger, so wheels come only from registries in the settings.
+    """Print a warning if no setting names the registry of a matrix. Wheels are not looked up in such a registry. A
+    matrix may come from a stranger, so only registries in the settings are used.
     """
     own = cells.matrix.ci.registry
     if own and own not in settings.registries:
@@ -119,8 +118,8 @@ def report_of(
 ) -> matrix_report.Document:
     """Return the report on a matrix that was built or pulled: the outcome of each cell.
 
-    `results` belong to the cells that were missing. `started` is the monotonic time when the first began. `by` is
-    the command.
+    `results` belong to the cells that were missing. `started` is the monotonic time when the work began. `by` is the
+    command.
     """
     by_id = {result["build_id"]: result for result in results}
     wheelhouse = settings.wheelhouse.absolute()
@@ -142,7 +141,7 @@ def report_of(
 def build_matrix(
     cells: Cells, todo: Sequence[Cell], building: Building
 ) -> tuple[list[Result], matrix_report.Document]:
-    """Build the cells of `todo`, even if one fails. Return their results and the report."""
+    """Build all cells of `todo`, also after a failure. Return the results and the report."""
     started = time.monotonic()
     expected = {str(cell.name): cell.seconds for cell in todo}
     results = replace(building, expected=expected).all([cells.prepared(cell) for cell in todo])
@@ -172,7 +171,7 @@ def finish_matrix(
 ) -> int:
     """Write the report, print the outcome of a matrix, and pass the results and the other JSON keys to `tell`.
 
-    Return the exit code of `tell`. `tell` gets the exit code of the matrix, or of a failed report.
+    Return the exit code of `tell`. `tell` gets one exit code for the matrix and for writing the report.
     """
     unwritten = _write_report(report, choice.report) if choice.report else 0
     code = combined_exit_code([report["exit_code"], unwritten])

@@ -15,7 +15,7 @@ from tfdock.plan.estimate import remaining
 
 HEARTBEAT_SECONDS = 60.0  #: Seconds without output after which a pipe gets a line. CI systems kill silent jobs.
 _SHOWN_LINES = 6
-_GROWTH = 0.1  #: The total of actions is not used if it grew by over this share since half the actions were done.
+_GROWTH = 0.1  #: The total counts as unknown if it grew by over this share since half the actions were done.
 #: If the count of actions does not change for this many seconds, there is no estimate. The last action may take an
 #: hour.
 _STILL = 30.0
@@ -73,7 +73,7 @@ class RunningPhase:
 
     @property
     def count(self) -> str:
-        """Bazel's count of actions, once it has one."""
+        """Bazel's count of actions, such as `[5 / 90]`; empty until Bazel prints a count."""
         total = f"{self._progress.total:,}" if self._knows_total else "?"
         return f"[{self._progress.done:,} / {total}]" if self._progress.total else ""
 
@@ -109,7 +109,7 @@ class RunningPhase:
 
     @property
     def left(self) -> str:
-        """The estimated time until the build ends, in words; the running action if the count does not change."""
+        """The estimated time until the build ends, in words; or the running action, if the count does not change."""
         if self._stands_still and self._action:
             return f"for {duration(time.monotonic() - self._counted)}: {self._action}"
         return _left(self.seconds_left)
@@ -144,7 +144,7 @@ class Tally:
         self._ended: Counter[str] = Counter()
 
     def over(self, name: str, status: str) -> None:
-        """Count a build that has ended, even if it ended before it began."""
+        """Count a build that has ended, even if its first phase never began."""
         self.waiting.pop(name, None)
         self._ended[status] += 1
 

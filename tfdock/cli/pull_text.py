@@ -32,7 +32,7 @@ class LocalGpus:
 
     @property
     def reader(self) -> Callable[[BinaryIO, str], WheelFacts] | None:
-        """A function that reads the wheel of a name and may raise WheelError. None on a machine without a GPU."""
+        """A function that reads a wheel by its name and may raise WheelError. None on a machine without a GPU."""
         return self._read if self._here else None
 
     def _read(self, file: BinaryIO, name: str) -> WheelFacts:

@@ -17,7 +17,7 @@ from tfdock.cli.console import clean, colour_wanted, duration, wrapped
 from tfdock.cli.progress import RunningPhase, Tally, short_names
 from tfdock.host.files import OWN_BUILD
 
-_KEPT_LINES = 8  #: Lines of the screen that a table leaves free for the messages above it and its last line.
+_KEPT_LINES = 8  #: Screen lines that a table leaves free, for messages above the table and for its last line.
 #: Columns that a row leaves free. A terminal shows Ctrl-C as `^C`, and this text must not wrap into a new row.
 _ECHO = 3
 
@@ -52,7 +52,7 @@ class TerminalProgress:
         self._live.start()
 
     def of(self, name: str) -> events.Listener:
-        """Return the listener of one of several builds. It has its own row."""
+        """Return the listener of one of several builds. Each build has its own row."""
         with self._lock:
             going = self._several.setdefault(name, RunningPhase())
             self._names = short_names({*self._names, name})

@@ -18,7 +18,7 @@ from tfdock.profile.yaml_nodes import Node
 MOST_CELLS = 20_000  #: The most cells of a matrix. Planning a cell takes milliseconds.
 #: The most fields that the rules of a matrix may name, and the most comparisons: rules times cells.
 _MOST_NAMES, _MOST_COMPARED = 200, 10_000_000
-#: Codes of the problems of a rule that do not depend on the cells that it matches.
+#: The codes of a rule's problems that are the same for every cell.
 _MISSPELT = ("profile-unknown-key", "version-not-text")
 
 
@@ -27,7 +27,7 @@ class CellCombination:
     """One cell of a matrix: a whole profile.
 
     `fields` are the fields that the cell sets over the base, by dotted name, overrides included. `document` is the
-    profile. `place` is the value of an axis or the entry of `include` that made it. `rules` are all rules that match.
+    profile. `place` is the axis value or `include` entry that made the cell. `rules` are all rules that match.
     """
 
     fields: Mapping[str, Node]
@@ -58,15 +58,15 @@ def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
     if count > MOST_CELLS:
         node = matrix.document.entries["axes" if matrix.axes else "include"]
         message = f"the matrix has {count} cells; at most {MOST_CELLS} are allowed"
-        fix = "remove values from the axes, or split it into several matrices"
+        fix = "remove values from the axes, or split the matrix into several matrices"
         raise ProfileError(node.problem(matrix.file, "matrix-too-large", message, fix))
     rules = (*matrix.exclude, *matrix.overrides)
     names = {name for rule in rules for name in rule.when}
     if len(names) > _MOST_NAMES or len(rules) * count > _MOST_COMPARED:
-        message = f"its {len(rules):,} rules name {len(names):,} fields; at most {_MOST_NAMES} are allowed"
+        message = f"the {len(rules):,} rules name {len(names):,} fields; at most {_MOST_NAMES} are allowed"
         if len(names) <= _MOST_NAMES:
             message = f"{len(rules):,} rules for {count:,} cells are more than can be compared"
-        fix = "split it into several matrices"
+        fix = "split the matrix into several matrices"
         raise ProfileError(rules[0].place.problem(matrix.file, "matrix-too-large", message, fix))
     # The user lists included cells one by one, so no exclusion applies to them.
     both, overrides = _Rules(*matrix.exclude, *matrix.overrides), _Rules(*matrix.overrides)
@@ -89,7 +89,7 @@ def idle(matrix: Matrix, cells: Iterable[CellCombination]) -> tuple[Problem, ...
 
 
 def misspelt(matrix: Matrix, cell: CellCombination) -> tuple[Problem, ...]:
-    """Return the problems of rules as parts of a profile: an unknown name, or a version that is not text.
+    """Return the problems that rules would cause in a profile: an unknown name, or a version that is not text.
 
     The profile of `cell` is valid.
     """
@@ -106,7 +106,7 @@ def misspelt(matrix: Matrix, cell: CellCombination) -> tuple[Problem, ...]:
 
 
 def cover(values: Sequence[Collection[str]], costs: Sequence[float]) -> tuple[int, ...]:
-    """Return the indexes of a few cells that together have every value, in order; of equal cells the cheapest.
+    """Return the indexes of a few cells that together have every value, in order. Of equals, take the cheapest.
 
     Greedy: always take the cell with the most missing values. Then drop each cell whose values the other cells have.
     """

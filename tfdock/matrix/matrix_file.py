@@ -107,14 +107,14 @@ class Ci(Record):
     )
     knowledge: ListOf[Folder] | None = Field(
         None,
-        description="The only folders of further knowledge that jobs have, relative to this file",
+        description="Folders of further knowledge for jobs, relative to this file; jobs read no other folders",
         examples=[["../knowledge"]],
     )
     time_limit: Duration | None = Field(
         None, description="The time after which a job stops building and saves its cache", examples=["5h15m"]
     )
     continuations: Annotated[int, Field(ge=0, le=20)] = Field(
-        2, description="Further rounds of plan and build for wheels that the time limit stopped", examples=[2]
+        2, description="How often to plan and build again for wheels that the time limit stopped", examples=[2]
     )
     branches: ListOf[Branch] = Field(
         ["main"], description="The branches whose jobs may push wheels and caches", examples=[["main"]]
@@ -128,7 +128,7 @@ class Ci(Record):
 
 
 class MatrixFile(Record):
-    """Which wheels should exist: a base profile, axes over it, and what is to be left out, added or changed."""
+    """Which wheels should exist: a base profile, axes over it, and the cells to exclude, add or change."""
 
     schema_: Literal[1] = Field(alias="schema", description="Version of this format")
     base: Path_ | None = Field(
@@ -157,8 +157,8 @@ class MatrixFile(Record):
 class Rule:
     """An entry of `exclude` or `overrides`, for cells that have every value of `when` (dotted field -> value).
 
-    `sets` is the map of fields merged over such a cell. `runner` is the cell's new labels. None changes nothing.
-    `place` is the entry's node in the file.
+    `sets` is the map of fields merged over such a cell. `runner` has the cell's new labels. A value of None changes
+    nothing. `place` is the entry's node in the file.
     """
 
     when: Mapping[str, Node]
@@ -228,7 +228,7 @@ def json_schema(names: Mapping[str, Sequence[str]] | None = None) -> dict[str, A
 
 
 def base_of(text: str, file: str) -> Node | None:
-    """Return the value of a matrix's `base:`, which names the file of a profile; None without a text there."""
+    """Return the value of a matrix's `base:`, which names the file of a profile; None if it is not a text."""
     node = yaml_nodes.parse(text, file).entries.get("base")
     return node if node and node.kind == "text" else None
 
@@ -268,7 +268,7 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None, base_fil
 def nested(
     fields: Mapping[str, Node], place: Node, keys: Mapping[str, tuple[int, int]] = MappingProxyType({})
 ) -> Node:
-    """Turn fields with dotted names into the nested map of a profile. `keys` are the known places of the names."""
+    """Turn fields with dotted names into the nested map of a profile. `keys` maps names to their known places."""
     entries: dict[str, Node] = {}
     places: dict[str, tuple[int, int]] = {}
     for name, value in fields.items():
@@ -357,7 +357,7 @@ def _name_error(name: str, others: Collection[str]) -> tuple[str, str]:
     """Return what is wrong with a name beside `others`, and the fix; two empty texts if nothing is wrong."""
     # Report the name once here. Otherwise the profiles of thousands of cells would report it.
     if name.partition(".")[0] in _NOT_A_FIELD or not _FIELD.fullmatch(name):
-        fix = "write a profile's field, a nested one with dots: `bazel.version`; the starting profile is `base:`"
+        fix = "write a field of profiles, with dots if nested: `bazel.version`; `base:` names the starting profile"
         return f"`{yaml_nodes.shown(name)}` is not a field that a matrix can set", fix
     parts = name.split(".")
     outer = (".".join(parts[:end]) for end in range(1, len(parts)))
@@ -365,7 +365,7 @@ def _name_error(name: str, others: Collection[str]) -> tuple[str, str]:
     parent = next((field for field in outer if field in others), None)
     if parent is None:
         return "", ""
-    message = f"`{yaml_nodes.shown(name)}` is part of `{yaml_nodes.shown(parent)}`, which is set as well"
+    message = f"`{yaml_nodes.shown(name)}` is part of `{yaml_nodes.shown(parent)}`, which is also set"
     return message, "write it into the value of the other field"
 
 

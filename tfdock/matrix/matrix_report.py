@@ -16,7 +16,7 @@ from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.matrix.shards import Job
 
 SCHEMA = "tfdock.matrix-report/1"
-_MOST_READ = 1 << 28  #: Bytes of an earlier document. A cell takes one or two kilobytes.
+_MOST_READ = 1 << 28  #: The most bytes of an earlier document. A cell takes one or two kilobytes.
 
 Document = Mapping[str, Any]
 
@@ -29,7 +29,7 @@ class StatusLabel:
     kind: str
 
 
-#: Every status that a cell can end with. Pages and tables show the first ones first.
+#: Every status that a cell can end with, in the order of pages and tables.
 OUTCOMES = {
     "failed": StatusLabel("failed", "failed"),
     "refused": StatusLabel("refused", "failed"),
@@ -109,7 +109,7 @@ class _EarlierDocument:
 def earlier_fingerprints(file: Path) -> Mapping[str, str | None]:
     """Return the fingerprint of each cell, by build id, from a file that `tfdock matrix --json` printed.
 
-    The document of a command that failed lists no cells. Raises ProfileError.
+    Raises ProfileError, also for the document of a failed command, which lists no cells.
     """
     # The user typed the name, so a link is followed.
     path = file.resolve()

@@ -18,7 +18,7 @@ _AT_ONCE = 8  #: The most parallel requests to registries.
 
 
 def unanswered(error: NetworkError) -> None:
-    """Raise the error. The wheel may exist; to count it as missing would cost hours of building."""
+    """Raise the error. The wheel may exist, and counting it as missing would cost hours of building."""
     raise error
 
 
@@ -32,9 +32,9 @@ def locate_wheels(
 ) -> Cells:
     """Return the same cells, each with the place of its wheel: `here`, `registry` or `missing`.
 
-    The wheelhouse is searched by names and sizes: a build hashes the wheel that it finds. By default, all
-    repositories in the settings are asked. If a repository cannot be asked, `failed` gets its error once, and it is
-    not asked again. An image whose contents do not match its name is ignored, and the cell gets a warning. `check` is
+    The wheelhouse is searched only by names and sizes: a build hashes the wheel that it finds. By default, all
+    repositories in the settings are queried. If a query fails, `failed` gets its error, and the repository is not
+    queried again. An image whose contents do not match its name is ignored, and the cell gets a warning. `check` is
     called now and then, from several threads, and raises to stop.
     """
     house = Wheelhouse(settings.wheelhouse.absolute())

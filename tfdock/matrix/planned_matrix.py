@@ -41,7 +41,7 @@ from tfdock.wheel.identity import canonical_name
 
 Status = Literal["missing", "here", "registry", "impossible", "excluded"]
 
-_MOST_TOLD = 20  #: The most problems of a file that are shown: a wrong value is wrong in each cell that has it.
+_MOST_TOLD = 20  #: The most problems of a file that are shown: a wrong value is a problem of each cell that has it.
 #: Codes of problems with names that are in no row of the knowledge base.
 _UNKNOWN_NAMES = ("accelerator-unknown", "gpu-unknown", "optimize-unknown", "release-unknown", "version-unknown")
 
@@ -136,7 +136,7 @@ class Cells:
         return tuple(cell for cell in self.cells if cell.wanted)
 
     def only(self, patterns: Sequence[str]) -> Cells:
-        """Return the cells whose build id matches one of the patterns (`*-py3.11-*`); all without patterns."""
+        """Return the cells whose build id matches one of the patterns (`*-py3.11-*`); all cells without patterns."""
         if not patterns:
             return self
         chosen = {name for pattern in patterns for name in self.like(pattern)}
@@ -152,11 +152,11 @@ class Cells:
         return frozenset(cell.name for cell in self.wanted)
 
     def where(self, keep: Callable[[Cell], bool]) -> Cells:
-        """Return the wanted cells for which `keep` is true; impossible and excluded cells stay."""
+        """Return the wanted cells for which `keep` is true; impossible and excluded cells are kept."""
         return replace(self, cells=tuple(cell for cell in self.cells if not cell.wanted or keep(cell)))
 
     def smoke(self) -> Cells:
-        """Return a few cells that together have every value of every field that any cell has; see `cover`."""
+        """Return a few cells that together have every value of every field; see `cover`."""
         wanted = self.wanted
         # Prefer cells of known cost: a cell of unknown cost may take hours.
         costs = [math.inf if cell.seconds is None else cell.seconds for cell in wanted]
@@ -258,7 +258,7 @@ def _refuse_impossible(cells: Sequence[Cell], matrix: Matrix) -> None:
     others = f", {counts['excluded']} excluded" if counts["excluded"] else ""
     message = f"no cell can be built: {counts['impossible']} impossible{others}"
     # Otherwise a pipeline that builds nothing would succeed.
-    fix = "correct the matrix by the reasons below, or name the folder of your own rows: `--knowledge DIR`"
+    fix = "correct the matrix as the reasons below say, or name a folder with your own knowledge: `--knowledge DIR`"
     problem = matrix.document.problem(matrix.file, "matrix-impossible", message, fix)
     raise Incompatible(problem, *_distinct(problem for cell in cells for problem in cell.problems))
 
@@ -393,11 +393,11 @@ def _clash(first: Cell, second: Cell, matrix: Matrix) -> Problem:
     both = f"this cell and the cell of line {here.line}, column {here.column}"
     if first.build_id == second.build_id:
         code, message = "build-id-twice", f"two cells make the same wheel, {first.build_id}: {both}"
-        why = "their difference is not part of a wheel's name, so one wheel would overwrite the other"
+        why = "the cells differ only in values that a wheel's name does not show: one wheel would overwrite the other"
         fix: Fix = "keep one of them, or exclude one with a reason"
     else:
         code, message = "wheel-name-twice", f"{first.build_id} and {second.build_id} have the same file name: {both}"
-        why = "no wheelhouse and no index can hold both"
+        why = "a wheelhouse or an index cannot contain both files"
         fix = ("give one of them `wheel.local_version` under `overrides`", "exclude one with a reason")
     return node.problem(matrix.file, code, message, fix, why=why)
 

@@ -55,7 +55,7 @@ def grouped(loads: Iterable[CellLoad]) -> tuple[CellLoad, ...]:
 
 
 def jobs(loads: Sequence[CellLoad], count: int | None = None) -> tuple[Job, ...]:
-    """Return at most `count` jobs, but at least one for each kind of machine; without `count`, one for each cell.
+    """Return at most `count` jobs, but at least one for each set of labels; without `count`, one for each cell.
 
     The same cells give the same jobs, in the order of their first cells.
     """

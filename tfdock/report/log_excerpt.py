@@ -1,4 +1,4 @@
-"""Cut out of a log its end and the lines around the relevant lines. Pure, in bounded memory.
+"""Extract the end of a log, and the lines around its relevant lines. Pure, in bounded memory.
 
 The excerpt is harmless text: no escape sequences, no control characters, no endless lines. The excerpt names the
 omitted parts.
@@ -12,7 +12,7 @@ from tfdock.diagnose.log_lines import Log
 from tfdock.errors import clean
 
 AROUND = 60  #: Lines before and after a relevant line.
-_TAIL = 256 << 10  #: Bytes of the end of the log.
+_TAIL = 256 << 10  #: How many bytes of the end of the log are kept.
 _MOST = 2 << 20  #: The most bytes of all lines around the relevant lines.
 #: Bytes of a line that are read, and characters that are shown. `redact` gets a line before it is shortened.
 _RAW, _SHOWN = 16 << 10, 2000

@@ -1,7 +1,7 @@
 """Replace the caller's known secrets, names and folders in texts for strangers, and logins in addresses. Pure.
 
-Nothing is guessed: other people's secrets, and secrets in another spelling, are not replaced. The user is told
-to look.
+Nothing is guessed: other people's secrets, and secrets in another spelling, are not replaced. The user is told to
+check the result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ADDRESS_LOGIN = re.compile(
 )
 #: Texts with fewer characters are not replaced: they occur in many words.
 _SHORTEST_SECRET, _SHORTEST_NAME = 5, 3
-#: Names that many machines have, and values that are no secrets. Replacing them would remove half of a log.
+#: Names that many machines have, and values that are not secret. Replacing them would remove half of a log.
 _GENERIC = {
     "admin", "bazel", "build", "builder", "buildkitsandbox", "ci", "container", "cuda", "debian", "default", "dev",
     "docker", "false", "fedora", "git", "gpu", "home", "host", "jenkins", "linux", "localhost", "localdomain",

@@ -210,7 +210,7 @@ def _distribution() -> str:
 def _texts(profile: Mapping[str, Any] | None, notes: list[str]) -> dict[str, str]:
     """Return file name -> text of the profile, of the profiles it extends (the first base last), and of its lock."""
     if not profile:
-        notes.append("the profile is not known: `--profile` names it")
+        notes.append("the profile is not known: give it with `--profile`")
         return {}
     texts = {_name("profile", profile.get("file")): profile.get("text")}
     extends = profile.get("extends")
@@ -280,7 +280,7 @@ _CONTENT = {
     "diagnosis.json": "the result of `tfdock diagnose` for the whole log",
     "environment.json": "tfdock, knowledge, machine, settings: at the time of this report, not of the run",
     "installed.json": "the result of `tfdock doctor --python` for an environment with TensorFlow",
-    "log.txt": "the lines around those that the diagnosis names, and the end of the log",
+    "log.txt": "the lines near the lines that the diagnosis names, and the end of the log",
     "plan.json": "every value and command of the build",
     "record.json": "the record of a successful build",
     "run.json": "how the run ended, with which engine and limits",

@@ -30,7 +30,7 @@ def _fields(kind: object) -> Fields | None:
     return None
 
 
-#: File of a report -> its fields. tfdock writes all fields of the other files for the report.
+#: File of a report -> its known fields. The other files are written by this tfdock, so all their fields are known.
 FIELDS: Mapping[str, Fields | None] = {
     "plan.json": _fields(BuildPlanJson),
     "record.json": _fields(RecordDocument),

@@ -23,12 +23,12 @@ _RECORD = "record.json"
 _MOST_RUNS = 200  #: How many of the newest failed runs are searched for a run of a profile.
 # Profiles and documents have these endings. They would look like logs without a failure.
 _NO_LOGS = (".yaml", ".yml", ".json")
-_NOBODYS = "the log is not of a build in this wheelhouse: its plan is unknown"
+_NOBODYS = "the log belongs to no build in this wheelhouse, so the plan of the build is unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSubject:
-    """The run or other subject of a report. Any part may be missing; `notes` say which part, and why.
+    """The run or other subject of a report. Any part may be missing; `notes` say which parts, and why.
 
     `file` is the profile's file, None if it has changed since the build. `fingerprint` belongs to the current
     profile; it is empty if the profile is refused or not known. `installed` is the result of `doctor` for the
@@ -53,7 +53,7 @@ def subject_of(
     name: str | None, profile: str | None, house: Wheelhouse, state: Path, preparer: Preparer
 ) -> ReportSubject:
     """Return the subject that `name` names: a record, a log, the folder of either, a build id or a profile; for None,
-    the newest failed run. `profile` is the profile that was built, used if no document has a copy of it.
+    the newest failed run. `profile` is the profile that was built; it is used if no document has a copy.
 
     Raises ProfileError: `no-failed-run`, or `nothing-to-report` for any other name.
     """
@@ -112,7 +112,7 @@ def _from_run_document(path: UntrustedPath) -> ReportSubject:
     record = _load_record(path.parent / _RECORD)
     notes = [] if document else [f"{path.name} cannot be read: this report has neither the profile nor the plan"]
     if record:
-        notes.append("record.json is of another run of this build, which succeeded")
+        notes.append("record.json belongs to another run of this build, which succeeded")
     if document and not any(name in document for name in ("problems", "error")):
         notes.append("the run did not say why it ended: it was killed, or its machine went down")
     profile = _profile_of(document)
@@ -270,7 +270,7 @@ def _no_failed_run(house: Wheelhouse) -> ProfileError:
             "name the wheelhouse of the build: `--wheelhouse DIR`",
             "name the profile, a log, a record or a build id: `tfdock report --bundle PROFILE`",
         ),
-        why="a build that ends before its first phase, such as one without an engine, leaves only its error",
+        why="a build that ends before its first phase, such as one without an engine, leaves only an error message",
     )
 
 

@@ -158,7 +158,7 @@ def test_a_file_that_is_no_result_is_refused(
     file.write_text(file.read_text().replace(*changed))
     refused = table("--table", file)
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert f"no result of `tfdock bench --json`: {says}" in refused.stderr
+    assert f"not a `tfdock bench --json` result: {says}" in refused.stderr
     assert "[file-unreadable]" in refused.stderr
 
 
@@ -168,7 +168,7 @@ def test_a_file_that_is_no_result_is_refused(
 def test_a_run_measures_or_prints_results(words: list[str], python: Path) -> None:
     refused = table(*(str(python) if word == "PYTHON" else word for word in words))
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "name a Python to measure, or only results with" in refused.stderr
+    assert "name a Python to measure, or give only results, with" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -181,11 +181,11 @@ def test_a_run_measures_or_prints_results(words: list[str], python: Path) -> Non
         (["a.whl", "--vs", "PYTHON"], 2, "compare a wheel with a wheel, or a Python with a Python"),
         (["PYTHON", "--switch", "FACTOR"], 2, "`FACTOR` is no switch with a value"),
         (["PYTHON", "--switch", "FACTOR=1", "--switch", "FACTOR=2"], 2, "`FACTOR` is given twice"),
-        (["PYTHON", "--switch", "CUDA_VISIBLE_DEVICES=0"], 2, "`CUDA_VISIBLE_DEVICES` is -1 on both sides"),
+        (["PYTHON", "--switch", "CUDA_VISIBLE_DEVICES=0"], 2, "both sides need the value -1"),
         (
             ["PYTHON", "--suite", "all"],
             2,
-            "no suite `all`; there are `operations`, `models`, `dispatch`, `start`, `xla`",
+            "there is no suite `all`; the suites are `operations`, `models`, `dispatch`, `start`, `xla`",
         ),
         (["PYTHON", "--vs", ""], 2, "there is no Python at"),
         (["PYTHON", "--switch", "FACTOR=x y"], 4, "ends with exit status 1: ValueError"),
@@ -213,7 +213,7 @@ def test_a_stop_ends_it_and_its_processes(
     silent = f"{first}except FileExistsError:\n pass\nimport time\ntime.sleep(600)"
     answer_with(silent, monkeypatch)
     result = bench(python)
-    assert (result.exit_code, "stopped on request; its figures are lost" in result.stderr) == (code, True)
+    assert (result.exit_code, "stopped on request; the measured times are lost" in result.stderr) == (code, True)
     assert processes_of(tmp_path) == []
 
 
@@ -237,7 +237,7 @@ def test_what_limits_the_answer_is_noted(python: Path, monkeypatch: pytest.Monke
 
 def test_a_system_without_a_choice_of_cores_times_wheels_alone(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("os.sched_getaffinity")
-    assert "this system does not keep processes on one core" in bench(python).stderr
+    assert "this system cannot pin processes to one core" in bench(python).stderr
     assert list(bench_command._busy(0.0)) == []
 
 
@@ -310,7 +310,7 @@ def test_the_scores_of_ai_benchmark_are_shown_as_the_package_publishes_them(
     assert "19.1 GNMT-Translation inference 7 ± 0 ms" in lines
     assert lines[-2:] == [
         "AI score 200",
-        "as ai-benchmark publishes it: whole milliseconds of one process, with all threads",
+        "times as ai-benchmark publishes them: whole milliseconds, one process, all threads",
     ]
 
 
@@ -330,7 +330,7 @@ def test_a_run_without_scores_says_so(with_package: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("BROKEN", "1")
     broken = published(with_package)
     assert (broken.exit_code, broken.stdout) == (4, "")
-    assert "ends with exit status 1, without scores" in broken.stderr
+    assert "wrote no scores: it ended with exit status 1" in broken.stderr
 
 
 def test_missing_packages_are_named_with_the_release_that_fits(with_package: Path, tmp_path: Path) -> None:

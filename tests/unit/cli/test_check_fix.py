@@ -85,7 +85,7 @@ def test_a_document_has_the_change() -> None:
         (TEXT, [], "there is no terminal to ask which change to make"),
         (TEXT, ["--json"], "there is no terminal to ask which change to make"),
         (BY_HAND, ["--yes"], "every possible change alters the GPUs or allows untested"),
-        ("extends: base.yaml\n", ["--yes"], "or the profile extends another"),
+        ("extends: base.yaml\n", ["--yes"], "the profile extends another, or every"),
         (
             "{schema: 1, tensorflow: '2.18.0', gpus: [rtx3080], base: 'ubuntu:22.04'}\n",
             ["--yes"],

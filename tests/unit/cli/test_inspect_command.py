@@ -39,7 +39,7 @@ def test_a_sound_wheel_is_described(wheel: Path) -> None:
     assert "cuda_version 12.5.1" in result.stdout
     assert "[and-cuda]  nvidia-cudnn-cu12==9.3.0.75" in result.stdout
     assert "every file matches RECORD" in result.stdout
-    assert "hold no GPU code" in result.stdout
+    assert "contain no GPU code" in result.stdout
     assert result.stderr == ""
 
 
@@ -51,7 +51,7 @@ def test_what_is_always_required_is_printed_beside_the_extras(wheel: Path) -> No
 def test_a_wheel_for_windows_is_named_as_such(tmp_path: Path) -> None:
     path = tmp_path / NAME
     path.write_bytes(wheel_of({"tensorflow/_op.pyd": b"MZ\x90\0\3"}))
-    assert "for Windows, and cannot be read: tensorflow/_op.pyd" in run(path).stdout
+    assert "libraries for Windows, which cannot be read: tensorflow/_op.pyd" in run(path).stdout
     assert "has libraries for Windows, which tfdock does not read" in run(path, "--gpu", "k80").stdout
     assert document(run(path, "--json"))["unread"] == {"tensorflow/_op.pyd": "Windows"}
 

@@ -42,7 +42,7 @@ def test_every_known_gpu_is_listed_below_what_compiles_for_it(desk: Desk) -> Non
     assert listed == set(desk.knowledge.gpus)
     (heading,) = [line for line in text.splitlines() if line.startswith("12.0 (sm_120), Blackwell: ")]
     told = ": CUDA 12.8 or newer; TensorFlow 2.20 or newer; driver 570.86.16 or newer (WSL2: 570)"
-    assert heading.endswith(f"{told}; only the open kernel modules drive it")
+    assert heading.endswith(f"{told}; only the open kernel modules support the GPU")
 
 
 def test_gpus_are_listed_vendor_by_vendor_the_newest_first_and_embedded_ones_last() -> None:
@@ -91,10 +91,10 @@ def test_one_driver_is_told_the_highest_of_what_gpu_and_toolkit_need(desk: Desk)
     facts = facts_of(desk, "rtx5080")
     assert (facts.driver, facts.toolkit_driver, facts.needs_driver) == ("570.86.16", "525.60.13", "570.86.16")
     for gpu, driver in {
-        "rtx5080": "570.86.16 or newer (WSL2: 570); only the open kernel modules drive it",
-        "rtx5080-laptop": "570.133.07 or newer (WSL2: 570); only the open kernel modules drive it",
+        "rtx5080": "570.86.16 or newer (WSL2: 570); only the open kernel modules support the GPU",
+        "rtx5080-laptop": "570.133.07 or newer (WSL2: 570); only the open kernel modules support the GPU",
         "rtx4090": "520.56.06 or newer (WSL2: 520)",
-        "gh200": "535.129.03 or newer (WSL2: 535); only the open kernel modules drive it",
+        "gh200": "535.129.03 or newer (WSL2: 535); only the open kernel modules support the GPU",
         "rtx2080": "410.57 or newer (WSL2: 411.31)",
     }.items():
         assert f"  driver        {driver}\n" in run("gpus", gpu, columns=200).stdout
@@ -309,13 +309,13 @@ def test_all_codes_switches_and_presets_are_listed_a_line_each(desk: Desk) -> No
     [
         (
             "tf_gpu_thread_mode",
-            ("a variable, read by TensorFlow", "1.5 and newer, by its official wheels", "`own-gpu"),
+            ("a variable, read by TensorFlow", "1.5 and newer, according to the official wheels", "`own-gpu"),
         ),
         ("xla_flags", ("XLA_FLAGS: a variable, read by XLA", "the flags of XLA's compiler")),
         ("--xla_dump_to", ("a flag in `XLA_FLAGS`", "write       `XLA_FLAGS=--xla_dump_to=VALUE`")),
         ("--tf_xla_auto_jit", ("a flag in `TF_XLA_FLAGS`",)),
         ("gpu_options.allow_growth", ("a setting of the program", "tf.config.experimental.set_memory_growth(")),
-        ("TF_CUDNN_USE_FRONTEND", ("2.5 to 2.19, by",)),
+        ("TF_CUDNN_USE_FRONTEND", ("2.5 to 2.19, according",)),
         ("XLA_dump_to", ("a flag in `XLA_FLAGS`",)),
         ("Find-Fault", ("a preset, for `--switch find-fault`", "CUDA_LAUNCH_BLOCKING=1  ")),
     ],

@@ -396,7 +396,7 @@ def test_a_registry_that_does_not_answer_is_a_warning_but_not_where_it_decides(
     nobody = "127.0.0.1:1/wheels"
     result = run(folder, TFDOCK_REGISTRIES=nobody)
     assert result.stderr.count("[registry-unreachable]") == 1
-    assert "its wheels count as missing" in result.stderr
+    assert "the wheels in this registry count as missing" in result.stderr
     result = run(folder, "--missing", "--format", "github", code=7, TFDOCK_REGISTRIES=nobody)
     assert result.stdout == "", "hours of building would follow"
 

@@ -254,7 +254,7 @@ def test_the_fix_of_a_slip_is_what_was_meant(run: Run, words: str, told: str) ->
 
 
 def test_more_cores_than_the_machine_has_are_said(run: Run) -> None:
-    assert "cores, of which this machine has" in run("plan", "--gpu", "cpu", "--set", "resources.cpus=999").stdout
+    assert "cores; this machine has only" in run("plan", "--gpu", "cpu", "--set", "resources.cpus=999").stdout
 
 
 def test_a_question_about_options_is_options_too(run: Run) -> None:

@@ -727,7 +727,7 @@ def test_noise_is_explained_when_asked_and_where_a_log_has_nothing_else(log: Pat
 def test_a_log_without_an_error_says_where_the_cause_stands(log: Path) -> None:
     log.write_text("make: *** [all]\n")
     _, whole, *_ = run(log).stdout.splitlines()
-    assert whole.startswith("tfdock finds no error in these lines. The cause stands in the first error of the whole")
+    assert whole.startswith("tfdock finds no error in these lines. The cause is in the first error of the whole")
 
 
 def test_where_nothing_is_known_it_says_so_with_suspicious_lines_and_how_to_report_it(log: Path) -> None:

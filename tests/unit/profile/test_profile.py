@@ -474,7 +474,7 @@ def test_of_thousands_of_mistakes_the_first_hundred_are_told_and_the_work_grows_
 
     *told, last = refused(text(2_000))
     assert [problem.field for problem in told] == [f"k{number}" for number in range(100)]
-    assert (last.code, last.message) == ("more-problems", "there are more than these 100 problems")
+    assert (last.code, last.message) == ("more-problems", "only the first 100 problems are listed")
     assert steps(lambda: problems_of(text(2_000))) < 2.2 * steps(lambda: problems_of(text(1_000)))
 
 

@@ -296,7 +296,7 @@ def test_what_a_report_has_not_is_said(place: Place) -> None:
     (place.root / "ci.log").write_bytes(b"")
     readme = text_of(place.bundle("ci.log"), "README.txt")
     assert "  the log is empty\n" in readme
-    assert "  the log is not of a build in this wheelhouse: its plan is unknown\n" in readme
+    assert "  the log belongs to no build in this wheelhouse, so the plan of the build is unknown\n" in readme
     assert "at the time of this report, not of the run" in readme
     assert "not of a build" not in text_of(place.bundle("ci.log", "--profile", place.profile()), "README.txt")
 

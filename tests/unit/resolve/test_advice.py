@@ -376,7 +376,7 @@ def test_the_profile_can_be_pasted_from_any_terminal(desk: Desk, columns: int, w
 
 
 OLD_AND_NEW = [
-    "No single wheel serves both.", "why: k80 (3.7): CUDA 7.5 to 11.8; TensorFlow 1.4 to 2.14\n",
+    "No single wheel runs on both.", "why: k80 (3.7): CUDA 7.5 to 11.8; TensorFlow 1.4 to 2.14\n",
     "why: rtx5080 (12.0): CUDA 12.8 or newer; TensorFlow 2.20 or newer\n",
 ]  # fmt: skip
 
@@ -392,7 +392,7 @@ OLD_AND_NEW = [
         ),
         (
             ["dgx-spark", "rtx5090"],
-            ["No single wheel serves both.", "dgx-spark needs a wheel for machines with a CPU of aarch64"],
+            ["No single wheel runs on both.", "dgx-spark needs a wheel for machines with a CPU of aarch64"],
             ["--gpu dgx-spark", "--gpu rtx5090"],
         ),
         (
@@ -478,7 +478,7 @@ def test_what_no_gpu_has_is_refused_without_a_guess(word: str) -> None:
             "rtx5080 --python 3.20",
             {
                 2: "TensorFlow 2.21.0 has no official wheel for Python 3.20",
-                -1: "take a Python that has an official wheel: `tfdock advise --gpu rtx5080 --python 3.13`",
+                -1: "use a Python that has an official wheel: `tfdock advise --gpu rtx5080 --python 3.13`",
             },
             id="a Python without official wheel",
         ),

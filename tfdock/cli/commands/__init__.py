@@ -1,4 +1,4 @@
-"""One module for a group of commands; each registers itself with the application.
+"""One module for each group of commands. Each module registers its commands with the application.
 
 In: arguments. Out: the command's output and exit code. Imports: the same as `cli`.
 """

@@ -55,7 +55,7 @@ def advise(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a profile if a build would do better."""
+    """If a build is better than the official wheel, print a profile for this build."""
     base = knowledge_for(settings)
     words = [*(gpu or []), *(more or [])]
     _check_python(python)
@@ -201,12 +201,12 @@ def _verdict(advice: Advice, wheel: AdvisedWheel | None, style: console.Style) -
         other = f"the official wheel of TensorFlow {advice.instead.version} runs on {whom}"
         return style.warn(f"No build is needed with another release: {other}.")
     if advice.offer:
-        text = f"a build of TensorFlow {advice.offer.resolution.version} for exactly {_whom(advice)} does better"
+        text = f"a build of TensorFlow {advice.offer.resolution.version} for exactly {_whom(advice)} is better"
         return style.warn(f"The official wheel is not enough: {text}.")
     if not (advice.apart or advice.mixed):
         return style.bad(f"No better build is known for {_whom(advice)}.")
     alone, which = len(advice.gpus) == 1, "both" if len(advice.gpus) == 2 else "all of them"
-    return style.bad("No wheel is known for this GPU." if alone else f"No single wheel serves {which}.")
+    return style.bad("No wheel is known for this GPU." if alone else f"No single wheel runs on {which}.")
 
 
 def _pip(wheel: AdvisedWheel, python: str | None) -> str:
@@ -260,7 +260,7 @@ def _size(base: KnowledgeBase, advice: Advice, plan: SizePlan, style: console.St
         yield f"{style.strong('code')}  {whom}"
     if advice.alternative and advice.alternative.wheel_mb is not None:
         listed, size = ", ".join(advice.alternative.targets), advice.alternative.wheel_mb
-        yield f"{style.strong('or')}    machine code for each GPU: [{listed}], about {size:g} MB, no faster start"
+        yield f"{style.strong('or')}    machine code for each GPU: [{listed}], about {size:g} MB, same start time"
 
 
 def _origins(base: KnowledgeBase, advice: Advice) -> Iterator[str]:
@@ -309,14 +309,14 @@ def _fixes(advice: Advice, output: Path | None, head: AdvisedWheel | None) -> It
     if head or advice.instead:
         return
     if advice.native and advice.native.release != advice.release.release:
-        text = f"or take TensorFlow {advice.native.version}, whose official wheel runs"
+        text = f"or use TensorFlow {advice.native.version}, whose official wheel runs on {_whom(advice)}"
         yield f"{text}: {_pip(advice.native, advice.python)}"
     if advice.python and advice.python not in advice.wheel.pythons and advice.wheel.targets and _starts(advice):
-        yield f"or take a Python that has an official wheel: `{_again(advice, python=advice.wheel.installs[-1])}`"
+        yield f"or use a Python that has an official wheel: `{_again(advice, python=advice.wheel.installs[-1])}`"
     if advice.untested:
         yield (
-            f"or stay with {advice.version}, which nobody is known to have tested: `allow_untested: true` "
-            f'and `tensorflow: "{advice.version}"` in the same profile'
+            f"or keep {advice.version}, although nobody is known to have tested it: write `allow_untested: true` "
+            f'and `tensorflow: "{advice.version}"` into the same profile'
         )
 
 
@@ -367,7 +367,7 @@ def _fixes_without_profile(advice: Advice) -> Iterator[str]:
         yield from _vendor(advice)
         for row in advice.overrides:
             again = _again(advice, gpus=[row.runs_as])
-            yield f"as users report: build for {row.runs_as}, `{again}`, and run the wheel with `{row.setting}`"
+            yield f"reported to work: build for {row.runs_as}, `{again}`, and run the wheel with `{row.setting}`"
         known = f"`tfdock gpus {names[0]}` shows the known facts about this GPU"
         yield known
         if not advice.overrides and not advice.elsewhere:
@@ -378,7 +378,7 @@ def _fixes_without_profile(advice: Advice) -> Iterator[str]:
             if advice.buildable
             else "; no base image is known for such a machine: add a row to `images.yaml` in a `--knowledge` folder"
         )
-        yield f"build it on a machine of that kind, {advice.elsewhere}: `tfdock build` compiles for its own{image}"
+        yield f"build on such a machine, {advice.elsewhere}: `tfdock build` compiles only for its own machine{image}"
     elif not (advice.python and advice.python not in advice.wheel.pythons and _starts(advice)):
         yield from _tried_fixes(advice)
 
@@ -396,7 +396,7 @@ def _tried_fixes(advice: Advice) -> Iterator[str]:
         changes = ({name: str(value) for name, value in change.items() if value} for change in ways)
         commands += [f"`{_again(advice, **change)}`" for change in changes]
     if not commands and advice.python:
-        which = f"no release that takes {_whom(advice)} is known to be built for Python {advice.python}"
+        which = f"no release that supports {_whom(advice)} is known to have been built for Python {advice.python}"
         commands = [f"{which}: `{_again(replace(advice, python=None))}` finds a release for another Python"]
     texts = [problem.fix or problem.message for problem in advice.refused]
     yield from dict.fromkeys(commands or texts or ["no known release can be built for these GPUs"])

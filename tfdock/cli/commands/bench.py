@@ -44,10 +44,10 @@ from tfdock.types import Version
 from tfdock.verify.trial import MarkedLines
 
 _UNSURE = 0.05  #: If a run cannot exclude a difference of this size, its result is reported as inconclusive.
-_KEPT = "its figures are lost"
+_KEPT = "the measured times are lost"
 _MOST_SCORES = 1 << 20
 _STDERR = 2
-_BUSY = 1.5  #: Processes that want a core, divided by the machine's cores.
+_BUSY = 1.5  #: Above this load, a note is printed. Load: processes that want a core, per core of the machine.
 
 
 def _page_file(output: Path | None) -> Path | None:
@@ -63,7 +63,7 @@ def _page_file(output: Path | None) -> Path | None:
     epilog="Examples: `tfdock bench old --vs new`; `tfdock bench old.whl --vs new.whl`; `tfdock bench .venv --switch "
     "TF_ENABLE_ONEDNN_OPTS=0`; `tfdock bench .venv` shows the smallest difference that this machine can measure; "
     "`tfdock bench .venv --suite start`; `tfdock bench --table here.json --table there.json`. Exit status: 0 "
-    "measured, whichever is faster; 2 no Python with a TensorFlow; 4 TensorFlow exited during the measurement; "
+    "measured, whichever side is faster; 2 no Python with a TensorFlow; 4 TensorFlow exited during the measurement; "
     "6 no engine for wheels."
 )
 @command("tfdock.bench/1", "knowledge")
@@ -72,8 +72,8 @@ def bench(
     python: Annotated[
         str | None,
         typer.Argument(
-            help="The Python with the first TensorFlow, the folder of its environment, or a wheel, which runs in a "
-            "container.",
+            help="The Python with the first TensorFlow, the folder of its environment, or a wheel (runs in a "
+            "container).",
             metavar="[PYTHON|WHEEL]",
         ),
     ] = None,
@@ -81,7 +81,7 @@ def bench(
         str | None,
         typer.Option(
             "--vs",
-            help="The Python or the wheel with the second TensorFlow. The default is the first one again.",
+            help="The Python or wheel with the second TensorFlow. The default is the first Python or wheel again.",
             metavar="PYTHON|WHEEL",
         ),
     ] = None,
@@ -98,7 +98,7 @@ def bench(
         str,
         typer.Option(
             help="What to time: `operations`, `models`, `dispatch`, `start` (import, first calls) or `xla`. "
-            "`ai-benchmark` runs that package instead, which takes up to hours."
+            "`ai-benchmark` runs the package of this name instead, which can take hours."
         ),
     ] = "operations",
     pairs: Annotated[
@@ -111,7 +111,7 @@ def bench(
         list[Path] | None,
         typer.Option(
             "--table",
-            help="Measure nothing: print this result of `--json` in one table with the other ones. Repeatable.",
+            help="Measure nothing. Print this result of `--json` in one table with other results. Repeatable.",
             metavar="FILE",
         ),
     ] = None,
@@ -129,15 +129,15 @@ def bench(
 ) -> None:
     """Print how certain the answer is.
 
-    Two processes time small programs on one core, in turns. Each pair of processes is started new. No GPU is used.
-    The CPU times of the quickest calls are compared, so that other programs disturb little.
+    Two processes take turns on one core and time small programs. Each pair uses new processes. No GPU is used. The
+    CPU times of the fastest calls are compared, so other programs on the machine have little influence.
     """
     if tables and not (python or against or switches or output or as_json):
         for line in _results(tables, console.Style(sys.stdout)):
             console.say(line, stream=sys.stdout)
         return
     if tables or python is None:
-        raise typer.BadParameter("name a Python to measure, or only results with `--table`")
+        raise typer.BadParameter("name a Python to measure, or give only results, with `--table`")
     if suite == PACKAGE:
         _publish(python, alone=not (against or switches or output), as_json=as_json)
         return
@@ -184,7 +184,7 @@ def _operations(suite: str, rows: Sequence[BenchOperation]) -> list[BenchOperati
     found = [row for row in rows if row.suite == suite]
     if not found:
         suites = dict.fromkeys(f"`{row.suite}`" for row in rows)
-        raise typer.BadParameter(f"no suite `{suite}`; there are {', '.join(suites)}, `{PACKAGE}`")
+        raise typer.BadParameter(f"there is no suite `{suite}`; the suites are {', '.join(suites)}, `{PACKAGE}`")
     return found
 
 
@@ -200,8 +200,8 @@ def _publish(name: str, *, alone: bool, as_json: bool) -> None:
         status = place.run([], loader.templates()["bench/ai_benchmark.py"], {}, Path(folder))
         found: PublishedScores | None = UntrustedPath(Path(folder), "scores.json").load(PublishedScores, _MOST_SCORES)
     if status or found is None:
-        message = f"{PACKAGE} of {python.program} ends with {ending(status)}, without scores"
-        raise VerificationFailed.of("tensorflow-trial", message, "its last lines above say why")
+        message = f"{PACKAGE} with {python.program} wrote no scores: it ended with {ending(status)}"
+        raise VerificationFailed.of("tensorflow-trial", message, "the last lines of its output, above, say why")
     found = replace(found, python=str(python.program))
     if as_json:
         print_json("tfdock.bench/1", True, as_document(found))
@@ -214,7 +214,7 @@ def _score_lines(results: Mapping[str, PublishedScores]) -> Iterator[str]:
     for name, found in results.items():
         yield console.clean(f"{name}  tensorflow {found.tensorflow}")
     yield from console.table([tuple(map(console.clean, row)) for row in score_rows(results)])
-    yield f"as {PACKAGE} publishes it: whole milliseconds of one process, with all threads"
+    yield f"times as {PACKAGE} publishes them: whole milliseconds, one process, all threads"
 
 
 def _variables(asked: Sequence[str], known: Mapping[str, Switch]) -> dict[str, str]:
@@ -223,7 +223,7 @@ def _variables(asked: Sequence[str], known: Mapping[str, Switch]) -> dict[str, s
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     for name in found.keys() & COMMON.keys():
-        raise typer.BadParameter(f"`{name}` is {COMMON[name]} on both sides")
+        raise typer.BadParameter(f"`{name}` cannot be set: both sides need the value {COMMON[name]}")
     return found
 
 
@@ -261,7 +261,7 @@ def _pythons(first: str, second: str, given: dict[str, str]) -> tuple[_Sides, li
     other, other_folder = tensorflow_python(second) if second != first else asked
     notes = []
     if one.minor != other.minor:
-        notes.append(f"the Pythons differ, {one.minor} and {other.minor}: calls from Python show this too")
+        notes.append(f"the Pythons differ, {one.minor} and {other.minor}: this affects the times of Python calls")
     if one.program != other.program and one_folder == other_folder:
         notes.append(f"both Pythons import the TensorFlow in {one_folder}: see PYTHONPATH")
     baseline = TimedSide(python=str(one.program), version=one.version)
@@ -279,8 +279,8 @@ def _lines(report: BenchReport, style: console.Style) -> Iterator[str]:
         yield f"{style.strong(letter)}  {console.clean(side.title)}"
     rows = [(one.operation, *_coloured(one, style)) for one in report.comparisons]
     yield from console.table([tuple(map(style.strong, ("", "A", "B / A", "between", ""))), *rows])
-    yield f"one thread, CPU time, {report.pairs} pairs; `between` holds with 95 % for all operations at once,"
-    yield "and in the last line for the mean alone"
+    yield f"one thread, CPU time, {report.pairs} pairs; `between` is the 95 % interval for all operations together,"
+    yield "and in the last line for their mean alone"
 
 
 def _coloured(one: Comparison, style: console.Style) -> tuple[str, ...]:
@@ -350,7 +350,7 @@ def _result(file: Path) -> _Result | _Scores:
     try:
         found: _Result = parse(_Result, text)
     except Malformed as error:
-        message, fix = f"no result of `tfdock bench --json`: {error}", "write one: `tfdock bench .venv --json > FILE`"
+        message, fix = f"not a `tfdock bench --json` result: {error}", "write one: `tfdock bench .venv --json > FILE`"
         raise ProfileError.of("file-unreadable", message, fix, file=str(file)) from error
     return found
 

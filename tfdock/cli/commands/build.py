@@ -226,7 +226,7 @@ def _detach(session: BuildSession, prepared: Sequence[PreparedBuild], *, force: 
     if child := go_on_in_background(output):
         console.say(f"process {child} builds in the background")
         console.say("  look    `tfdock status`, `tfdock logs -f`")
-        console.say(f"  stop    `kill {child}`; the same command resumes it from the cache")
+        console.say(f"  stop    `kill {child}`; to resume it from the cache, repeat the build command")
         console.say(f"  output  {output}")
         raise typer.Exit
     return BuildNotes(output, {build.plan.build_id: build.file for build in prepared}).end
@@ -234,7 +234,7 @@ def _detach(session: BuildSession, prepared: Sequence[PreparedBuild], *, force: 
 
 @contextmanager
 def notified(command: str | None) -> Iterator[list[Result]]:
-    """Run the command of `--notify` at the end, also after an error. The caller adds the results to the list."""
+    """Run the command of `--notify` at the end, also after an error. The caller adds results to the yielded list."""
     results: list[Result] = []
     outcome, error = "failed", ""
     try:

@@ -141,7 +141,7 @@ def _show(document: dict[str, Any]) -> None:
 
 
 def _output_state(output: dict[str, Any]) -> str:
-    return "in use" if output["in_use"] else f"left {_ago(output['changed'])}; `tfdock cache prune` removes it"
+    return "in use" if output["in_use"] else f"changed {_ago(output['changed'])}; `tfdock cache prune` removes it"
 
 
 def _show_toolchain(row: dict[str, Any], style: console.Style) -> None:
@@ -184,7 +184,7 @@ def verify(
     """Print each damaged entry. The exit status is 4 if an entry is damaged."""
     cache = CacheFolder.existing(settings.cache_dir)
     results = []
-    with stoppable(kept="no checked entry was changed") as stop:
+    with stoppable(kept="the entries checked so far are unchanged") as stop:
         for disk in _select_disks(cache, toolchain):
             # Builds may run while entries are read, but not while entries are removed.
             with disk.held(alone=repair):
@@ -202,11 +202,11 @@ def verify(
         for result in results:
             _show_verified(result, repair=repair)
         if not results:
-            console.tell(f"{settings.cache_dir} holds no disk cache yet")
+            console.tell(f"{settings.cache_dir} has no disk cache yet")
         else:
             console.tell(
-                "note: this finds damaged entries. It cannot find results that a build forged; only builds of the "
-                "same trust domain use such results"
+                "note: this check finds damaged entries, but not results that a build forged. Only builds of the "
+                "same trust domain use forged results"
             )
     raise typer.Exit(ExitCode.OK if ok else ExitCode.VERIFICATION)
 
@@ -222,8 +222,8 @@ def _select_disks(cache: CacheFolder | None, toolchain: str | None) -> list[Disk
     if toolchain and not chosen:
         raise ProfileError.of(
             "cache-toolchain-unknown",
-            f"the cache holds nothing of the toolchain {console.clean(toolchain)}",
-            f"take one of {', '.join(disk.key for disk in disks)}" if disks else "build something first",
+            f"the cache has no entries of the toolchain {console.clean(toolchain)}",
+            f"choose one of {', '.join(disk.key for disk in disks)}" if disks else "build something first",
         )
     return chosen
 

@@ -43,7 +43,7 @@ Domains = Annotated[
     list[str] | None,
     typer.Option(
         "--domain",
-        help="Take this trust domain instead of `release`: its name, the start of its name, or `all`. Repeatable.",
+        help="Use this trust domain instead of `release`: its name, the start of its name, or `all`. Repeatable.",
         metavar="NAME",
     ),
 ]
@@ -58,7 +58,7 @@ def push(
     reference: Reference,
     profiles: Annotated[
         list[str] | None,
-        typer.Argument(help="Only the toolchains of these profiles.", metavar="PROFILE…"),
+        typer.Argument(help="Push only the caches of the toolchains that these profiles use.", metavar="PROFILE…"),
     ] = None,
     toolchains: Toolchains = None,
     domains: Domains = None,
@@ -141,9 +141,9 @@ def _select_toolchains(
         raise ProfileError.of(
             "cache-domain-not-named",
             f"nothing to push in the trust domain {' or '.join(domains)}",
-            f"push another domain: `--domain {present[0]}`; then everybody who pulls the cache trusts the source of "
-            f"that domain",
-            why=f"the cache of {'these builds' if profiles else 'this machine'} is in: {', '.join(present)}",
+            f"push another domain: `--domain {present[0]}`; everybody who pulls the cache then trusts the source of "
+            "this domain",
+            why=f"the cache of {'these builds' if profiles else 'this machine'} has only {', '.join(present)}",
         )
     return cache, chosen
 

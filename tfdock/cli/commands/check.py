@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 
 @app.command(
-    epilog="Example: `tfdock check rtx3080 rocm`. Exit status: 0 fine, 2 malformed, 3 cannot work; with `--online` 3 "
-    "also for a download that is gone or changed, 7 for a server that cannot be asked."
+    epilog="Example: `tfdock check rtx3080 rocm`. Exit status: 0 fine, 2 malformed, 3 cannot work; with `--online` "
+    "also 3 if a download is gone or changed, and 7 if a server does not answer."
 )
 @command("tfdock.check/1", "knowledge", "allow_paths", "allow_endpoints")
 def check(
@@ -69,9 +69,7 @@ def check(
     ] = False,
     fix: Annotated[
         bool,
-        typer.Option(
-            "--fix", help="Write a change that fixes a refusal into the profile. If there are several, ask."
-        ),
+        typer.Option("--fix", help="Fix a refused profile: write a change into it. If several are possible, ask."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --fix, ask nothing and make the first change.")] = False,
     as_json: AsJson = False,
@@ -228,7 +226,7 @@ def _write_way_out(
             name, "there is no terminal to ask which change to make", "`--fix --yes` makes the first change"
         )
     if yes and not harmless:
-        why = "every possible change alters the GPUs or allows untested combinations, or the profile extends another"
+        why = "the profile extends another, or every possible change alters the GPUs or allows untested combinations"
         raise _not_taken(name, why, "choose on a terminal: `tfdock check --fix PROFILE`")
     way = harmless[0] if yes or ways == harmless[:1] else _asked_way(ways, default=int(ways[0] in harmless))
     if way is None:
@@ -236,7 +234,7 @@ def _write_way_out(
     text = _changed_text(written, way.change)
     # The user may have taken long to answer.
     if preparer.read(name).text != written.text:
-        raise _not_taken(name, "the file was changed meanwhile", "run it again")
+        raise _not_taken(name, "the file has changed since it was read", "run it again")
     write_bytes(path, text.encode(), keep=True, follow=True)
     before, after = written.text.splitlines(), text.splitlines()
     for line in difflib.unified_diff(before, after, written.file, written.file, n=1, lineterm=""):

@@ -114,7 +114,7 @@ def _show(pipelines: list[Pipeline], *, ok: bool) -> None:
         if rendered.state != "fresh":
             console.say(ci_log.here().harmless(console.clean(rendered.difference)), stream=sys.stdout)
     if ok:
-        console.say(f"as rendered: {', '.join(console.clean(str(rendered.path)) for rendered in files)}")
+        console.say(f"up to date: {', '.join(console.clean(str(rendered.path)) for rendered in files)}")
 
 
 def _rows(pipelines: list[Pipeline]) -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ def _not_rendered(file: Path, candidates: list[Pipeline]) -> Problem:
     places = " or ".join(str(pipeline.files[0].path) for pipeline in candidates)
     return Problem(
         "ci-not-rendered",
-        f"found no rendered pipeline of this matrix: no {places}",
+        f"this matrix has no rendered pipeline: there is no {places}",
         "`tfdock ci render github`, or `gitlab`",
         file=str(file),
     )

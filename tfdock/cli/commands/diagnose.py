@@ -53,7 +53,7 @@ def diagnose(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The log is of a build, or of a program that imports TensorFlow."""
+    """The log may come from a build, or from a program that imports TensorFlow."""
     names = logs or [_STANDARD_INPUT]
     # Waiting for typed input would look like a program that hangs.
     if not logs and sys.stdin.isatty():

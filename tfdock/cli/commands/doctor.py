@@ -29,7 +29,7 @@ from tfdock.installed.verdicts import judge_environment
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.preflight import PreflightCheck, failed_by
 
-_INDENT = " " * 9  #: The columns of a status and the spaces after it.
+_INDENT = " " * 9  #: As wide as the column of the statuses and the spaces after it.
 #: The name of the check that fails if a profile is refused on every machine.
 _REFUSED = "profile"
 
@@ -104,9 +104,9 @@ def _environment_answer(environment: Environment, checks: list[PreflightCheck], 
     if devices := next((check for check in checks if check.name == "devices"), None):
         return f"{style.good('yes')}: {console.clean(f'{named} of {program} works, with {devices.found}')}"
     sees = any(check.name == "libraries" and check.status == "ok" for check in checks)
-    doubt = "may see the GPU or not" if environment.driver.has_gpu and not sees else ""
+    doubt = "may or may not see the GPU" if environment.driver.has_gpu and not sees else ""
     if not environment.wheels:
-        doubt = "may work: without a RECORD its files and packages cannot be checked"
+        doubt = "may work, but its files and packages cannot be checked without a RECORD"
     if doubt:
         return f"{style.warn('not known')}: {console.clean(f'{named} of {program} {doubt}')}"
     what = "should see the GPU" if sees else "should work, on the CPU"
@@ -115,7 +115,7 @@ def _environment_answer(environment: Environment, checks: list[PreflightCheck], 
         what += f", but {jit.found}"
     elif any(check.status == "warning" for check in checks):
         what += "; see the warnings"
-    return f"{style.good('yes')}: {console.clean(f'by its files, {named} of {program} {what}')}"
+    return f"{style.good('yes')}: {console.clean(f'judging by the installed files, {named} of {program} {what}')}"
 
 
 def _plan_all(

@@ -33,8 +33,8 @@ from tfdock.plan.wish import Wish
 
 
 @app.command(
-    epilog="Example: `tfdock fetch rtx3080 -o rtx3080.tar`; elsewhere `tfdock build --from rtx3080.tar`. Bazel "
-    "analyses everything and compiles nothing. So a changed download is found within minutes."
+    epilog="Example: `tfdock fetch rtx3080 -o rtx3080.tar`; on the other machine `tfdock build --from rtx3080.tar`. "
+    "Bazel analyses everything and compiles nothing, so a changed download is found within minutes."
 )
 @command("tfdock.fetch/1", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def fetch(
@@ -51,7 +51,7 @@ def fetch(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The images are built too. A bundle can be built without a network."""
+    """The images are built too. A build from a bundle needs no network."""
     names = profile_names(profiles, wish)
     preparer = preparer_for(settings, allow_untested=allow_untested, wish=wish)
     with stoppable(kept="finished downloads stay in the cache") as stop, shown_progress() as listen:

@@ -87,9 +87,9 @@ def pack(
 
 
 @image_group.command(
-    epilog="Examples: `tfdock image push rtx3080 ghcr.io/me/wheels`, `tfdock image push rtx3080` into the first of "
-    "the setting `registries`. Exit status: 2 there is no such build, 4 a wheel is refused, 7 the registry cannot be "
-    "reached or refuses."
+    epilog="Examples: `tfdock image push rtx3080 ghcr.io/me/wheels`, `tfdock image push rtx3080` (pushes to the "
+    "first repository in the setting `registries`). Exit status: 2 there is no such build, 4 a wheel is refused, 7 "
+    "the registry cannot be reached or refuses."
 )
 @command("tfdock.image-push/1", "wheelhouse", "knowledge", "allow_paths", "allow_endpoints")
 def push(
@@ -237,7 +237,7 @@ def _repository(name: str) -> ImageRef:
         raise ProfileError.of(
             "reference-malformed",
             f"`{name}` names one image; a push gives each build its own tag",
-            "name only the repository, `host/name`; `--as TAG` gives all images one tag",
+            "name only the repository, `host/name`; for your own tag, use `--as TAG`",
         )
     return image
 
@@ -253,6 +253,6 @@ def _tag(text: str | None) -> str | None:
             "reference-malformed",
             f"`{text}` cannot be your tag: it is the automatic tag of one build",
             "give another tag, such as `--as nightly`",
-            why="`tfdock pull` expects exactly this build under its build id or fingerprint",
+            why="this tag is a build id or fingerprint, and `tfdock pull` expects the build of this name there",
         )
     return text

@@ -1,4 +1,4 @@
-"""The `image runtime` command: make an image to run a finished wheel in."""
+"""The `image runtime` command: make an image that can run a finished wheel."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def runtime(
         bool,
         typer.Option(
             "--no-gpu-libraries",
-            help="Leave out CUDA's libraries: the image is for the CPU, or its base image has them.",
+            help="Leave out CUDA's libraries: for an image for the CPU, or if the base image has the libraries.",
         ),
     ] = False,
     switches: Annotated[
@@ -89,7 +89,7 @@ def runtime(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """Use the image with `docker run … python`. It does not run as root."""
+    """Use the image with `docker run … python`. The program does not run as root."""
     # Refuse invalid names and switches before anything is fetched.
     names = (_parse_name(tag, "--tag"), _parse_name(push, "--push"))
     known = knowledge_for(settings).switches
@@ -126,7 +126,7 @@ def _make_image(
     preparer = preparer_for(settings, allow_untested=allow_untested)
     try:
         with (
-            stoppable("finished layers and downloads are kept, without a name") as stop,
+            stoppable("finished layers (without a name) and downloads are kept") as stop,
             WheelSelection(house, lambda profile: preparer.prepare(profile).plan, stop.check) as choosing,
         ):
             known = _known_build(choosing, name)
@@ -180,7 +180,7 @@ def _show(image: BuiltRuntimeImage, program: str, sets: Mapping[str, str]) -> No
     style = console.Style(sys.stderr)
     more = console.size(max(image.size - image.base_size, 0))
     console.say(f"{style.good(image.status)}  {image.name}")
-    console.say(f"  size  {console.size(image.size)}, {more} of it on top of {image.base}")
+    console.say(f"  size  {console.size(image.size)}, of which {more} are added to {image.base}")
     console.tell(f"  with  {', '.join(image.distributions)}", indent=" " * 8)
     for reason in image.lacking:
         console.tell(f"  {style.warn('lacks')} {reason}", indent=" " * 8)

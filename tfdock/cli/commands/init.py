@@ -1,4 +1,4 @@
-"""The `init` command: write a first profile, from questions or from flags."""
+"""The `init` command: write a first profile, from answers to questions or from options."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def init(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Write NAME.yaml. The default is the GPU's name. If NAME is a GPU, the profile is for it.",
+            help="Write NAME.yaml. The default is the GPU's name. If NAME is a GPU, the profile is for this GPU.",
             metavar="NAME",
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Use the defaults and ask nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Asks on a terminal; otherwise give flags."""
+    """On a terminal, the command asks questions. Without a terminal, give options."""
 
     if wish.source:
         message = f"`init` does not write `{next(iter(wish.source))}`"

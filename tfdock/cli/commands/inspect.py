@@ -148,7 +148,7 @@ def code_json(code: GpuCode) -> dict[str, Any]:
     return {"sass": code.sass, "ptx": code.ptx, "amdgpu": code.amdgpu, **as_document(code)}
 
 
-#: The JSON keys of a library's GPU code that differ from the names of its fields.
+#: Field -> JSON key of a library's GPU code, where the two names differ.
 _CODE_KEYS = {"loadable": "gpu_code", "relocatable": "relocatable_code", "embedded": "embedded_code"}
 
 
@@ -196,7 +196,7 @@ def _lines(base: KnowledgeBase, inspection: Inspection) -> Iterator[tuple[str, s
     facts = facts_of_wheel(base, inspection)
     if facts.choices:
         yield (
-            f"  {style.warn('note:')} the wheel has libraries for {', '.join(facts.choices)}, and loads one set",
+            f"  {style.warn('note:')} the wheel has libraries for {', '.join(facts.choices)}, and loads only one set",
             " " * 8,
         )
     if facts.unsearched:
@@ -206,8 +206,8 @@ def _lines(base: KnowledgeBase, inspection: Inspection) -> Iterator[tuple[str, s
         held = ", ".join((*apart.sass, *apart.ptx, *apart.amdgpu))
         count = sum(container.count for container in apart.containers)
         yield (
-            f"  {style.warn('note:')} {count} more containers of GPU code lie among the constants of the libraries, "
-            f"as MLIR's kernels do; they hold {held}",
+            f"  {style.warn('note:')} the constants of the libraries contain {count} more containers of GPU code, "
+            f"as is usual for MLIR's kernels: {held}",
             " " * 8,
         )
     covered = coverage(base, facts)
@@ -234,7 +234,7 @@ def _facts(base: KnowledgeBase, inspection: Inspection, style: console.Style) ->
     yield "size", f"{console.size(wheel.size)}, {wheel.members} files, {len(inspection.libraries)} libraries"
     for kind in sorted({*inspection.unread.values()}):
         paths = [path for path, other in inspection.unread.items() if other == kind]
-        yield "", f"for {kind}, and cannot be read: {_clean_list(_first_of(paths, 3))}"
+        yield "", f"libraries for {kind}, which cannot be read: {_clean_list(_first_of(paths, 3))}"
     wrong = len(wheel.record_problems)
     yield "RECORD", style.bad(f"{wrong} files differ from it") if wrong else style.good("every file matches RECORD")
     debuggable = [library.path for library in inspection.libraries if library.debug_info]
@@ -255,7 +255,7 @@ def _facts(base: KnowledgeBase, inspection: Inspection, style: console.Style) ->
     fact = _manylinux(base, inspection)
     yield "fits", fact["fits"] or console.clean(fact["reason"])
     for tag, obstacles in fact.get("obstacles", {}).items():
-        yield "", style.warn(f"not {tag}, which its name promises: {_clean_list(_first_of(list(obstacles), 3))}")
+        yield "", style.warn(f"not {tag}, which the name claims: {_clean_list(_first_of(list(obstacles), 3))}")
     brought = brought_by(base, inspection)
     for requirement in dict.fromkeys(brought.values()):
         names = [needed for needed, line in brought.items() if line == requirement]
@@ -282,7 +282,7 @@ def _has_code(library: Library) -> bool:
 def _code(code: GpuCode, style: console.Style) -> Iterator[tuple[str, str]]:
     """Yield a table of the GPU code in all of TensorFlow's own libraries."""
     if not code.images:
-        yield "The libraries that were read hold no GPU code.", "  "
+        yield "The libraries that were read contain no GPU code.", "  "
         return
     rows = [
         (

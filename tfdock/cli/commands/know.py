@@ -189,13 +189,13 @@ def _driver(base: KnowledgeBase, facts: TargetFacts) -> str:
     """Return the driver that both the GPU and its first toolkit accept: `570.86.16 or newer (WSL2: 570)`."""
     if facts.embedded:
         return "part of the board's operating system"
-    known = f"{facts.driver_max} is the last driver that knows the GPU" if facts.driver_max else ""
+    known = f"{facts.driver_max} is the last driver that supports the GPU" if facts.driver_max else ""
     if not facts.needs_driver:
         return known
     windows = f" (WSL2: {facts.needs_driver_windows})" if facts.needs_driver_windows else ""
     title = _title(base.accelerators[facts.accelerator])
     whose = f" with {title} {facts.toolkits[0]}" if facts.needs_driver == facts.toolkit_driver else ""
-    modules = "; only the open kernel modules drive it" if facts.open_modules else ""
+    modules = "; only the open kernel modules support the GPU" if facts.open_modules else ""
     return f"{facts.needs_driver} or newer{whose}{windows}{modules}{f'; {known}' if known else ''}"
 
 
@@ -397,7 +397,7 @@ def _switch_lines(base: KnowledgeBase, row: Switch) -> Iterator[str]:
         ("values", row.values),
         ("default", row.default),
         ("write", f"`{row.variable}={row.switch}=VALUE`" if row.kind == "flag" else row.python),
-        ("TensorFlow", f"{release_span(row.releases)}, by its official wheels" if row.releases else ""),
+        ("TensorFlow", f"{release_span(row.releases)}, according to the official wheels" if row.releases else ""),
         ("since", row.since),
         ("until", row.until),
         *(("preset", f"`{preset}` sets {value}") for preset, value in row.presets.items()),

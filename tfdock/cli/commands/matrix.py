@@ -54,8 +54,8 @@ def matrix(
         Format,
         typer.Option(
             "--format",
-            help="`github`: one line for `fromJSON`, or a list of lines for more than 256 jobs. `gitlab`: the jobs "
-            "of a child pipeline.",
+            help="`github`: one line of JSON for `fromJSON`: a matrix, or for more than 256 jobs a list of "
+            "matrices. `gitlab`: the jobs of a child pipeline.",
         ),
     ] = "table",
     only: Annotated[
@@ -74,7 +74,7 @@ def matrix(
         Path | None,
         typer.Option(
             "--changed-since",
-            help="Keep only the wheels whose fingerprint differs from FILE, which an earlier `--json` printed.",
+            help="Keep only the wheels whose fingerprint differs from FILE, the output of an earlier `--json`.",
             metavar="FILE",
         ),
     ] = None,
@@ -129,7 +129,7 @@ def _locate(cells: Cells, settings: Settings, check: Callable[[], None], *, miss
 
 def _warn_unreachable(error: NetworkError) -> None:
     """Warn that a registry could not be queried, with the reason."""
-    warning = replace(error.problems[0], severity="warning", why="its wheels count as missing")
+    warning = replace(error.problems[0], severity="warning", why="the wheels in this registry count as missing")
     console.show_problems([warning])
 
 
@@ -165,7 +165,7 @@ def jobs_of(cells: Cells, count: int | None) -> tuple[Job, ...]:
 
 
 def github_line(jobs: Sequence[Job]) -> str:
-    """Return a matrix for `fromJSON` on one line. If it would have too many jobs, return a list of matrices."""
+    """Return a matrix for `fromJSON` on one line; a list of matrices if one would have too many jobs."""
     parts = [{"include": [_github_job(job) for job in some]} for some in split(jobs, GITHUB_JOBS)]
     return json.dumps(parts if len(parts) > 1 else parts[0], ensure_ascii=False)
 

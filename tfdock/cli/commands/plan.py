@@ -1,7 +1,6 @@
 """The `plan`, `render` and `schema` commands. They need neither an engine nor a network.
 
-They are in a module of their own because a plan reads build records, which loads the lock package; `check` must start
-quickly.
+`check` is in another module because it must start quickly: a plan reads build records, which loads the lock package.
 """
 
 from __future__ import annotations
@@ -158,7 +157,7 @@ def _cost_rows(plan: BuildPlan, expected: PhaseEstimate | None) -> list[tuple[st
 def _cores(limits: BuildResources, machine: Machine) -> str:
     if limits.cpus <= machine.cpus:
         return f"{limits.cpus} of {machine.cpus} cores"
-    return f"{limits.cpus} cores, of which this machine has {machine.cpus}: a build here takes longer"
+    return f"{limits.cpus} cores; this machine has only {machine.cpus}, so a build here takes longer"
 
 
 def _memory(limits: BuildResources, machine: Machine) -> str:
@@ -166,7 +165,7 @@ def _memory(limits: BuildResources, machine: Machine) -> str:
     bazel = f"{gib(limits.heap)} of it for Bazel"
     if limits.memory <= machine.memory:
         return f"{gib(limits.memory)} of {gib(machine.memory)}, {bazel}"
-    return f"{gib(limits.memory)}, {bazel}; this machine has {gib(machine.memory)}: a build here gets no more"
+    return f"{gib(limits.memory)}, {bazel}; this machine has {gib(machine.memory)}, and a build here gets no more"
 
 
 def _command_lines(words: tuple[str, ...]) -> Iterator[str]:

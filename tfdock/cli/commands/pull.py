@@ -199,7 +199,7 @@ class _ImageFinder:
         return _PullItem(name=name, find=lambda check: self._look_up(name, plan, repositories, check))
 
     def cell(self, cells: Cells, cell: Cell) -> _PullItem:
-        """Return the pull of a matrix cell. The cell is planned when its turn comes."""
+        """Return the item to pull for a matrix cell. The cell is planned only when its turn comes."""
         repositories = self._repositories(cell.name)
 
         def find(check: Callable[[], None]) -> StoredImage:
@@ -231,7 +231,7 @@ class _ImageFinder:
                 why=f"the fingerprint of this build is {plan.fingerprint[:32]}",
                 fixes=[
                     build,
-                    *(f"take another build of this profile: `tfdock pull {other}`" for other in asked.others),
+                    *(f"pull another build of this profile: `tfdock pull {other}`" for other in asked.others),
                 ],
             )
         )
@@ -240,7 +240,7 @@ class _ImageFinder:
         if not self.settings.registries:
             raise ProfileError.of(
                 "registries-unset",
-                f"no registry to look for {name} in: the setting `registries` is empty",
+                f"no registry to search for {name}: the setting `registries` is empty",
                 (
                     "name one: `--registry ghcr.io/me/wheels`",
                     "set TFDOCK_REGISTRIES, or `registries: [ghcr.io/me/wheels]` in the configuration file",

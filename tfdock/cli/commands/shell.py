@@ -1,6 +1,6 @@
 """The `shell` command: open the image of a build.
 
-It is in a module of its own, so that `build` can skip the build modules if everything is up to date.
+The command has its own module, so that `build` loads no build modules if everything is up to date.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _ShellCommand(TyperCommand):
     """A command whose options stand before or after the profile. The first other word begins the command to run."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments after moving the options before the profile."""
+        """Move the options before the profile, then parse the arguments."""
         rest = self._after_options(ctx, args)
         if rest:
             profile, *behind = rest
@@ -65,7 +65,7 @@ def shell(
     ] = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="Let the container use the GPUs of this machine.")] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Allow gdb to trace programs, and show the built wheel in /tf/wheel.")
+        bool, typer.Option("--debug", help="Allow gdb to trace programs, and put the built wheel into /tf/wheel.")
     ] = False,
     trust: Trust = False,
 ) -> None:

@@ -28,7 +28,7 @@ _LOOK = 0.5  #: Seconds between two reads of a log.
 _TAIL = 4096  #: Bytes of the log that are printed before following it.
 
 
-@app.command(epilog="Example: `tfdock status`. `kill PROCESS` stops a build cleanly; the same command resumes it.")
+@app.command(epilog="Example: `tfdock status`. `kill PROCESS` stops a build cleanly; the build command resumes it.")
 @command("tfdock.status/1", "wheelhouse")
 def status(settings: Settings, as_json: AsJson = False) -> None:
     """The runs of this user in all terminals are shown, then the last builds of the wheelhouse. Times are in UTC."""
@@ -57,7 +57,7 @@ def status(settings: Settings, as_json: AsJson = False) -> None:
 
 
 @app.command(
-    epilog="Examples: `tfdock logs -f`, `tfdock logs rtx3080 | less`. Ctrl-C ends `-f`, and never the build. Exit "
+    epilog="Examples: `tfdock logs -f`, `tfdock logs rtx3080 | less`. Ctrl-C ends `-f`, but not the build. Exit "
     "status: 0, or 2 if there is no such build."
 )
 @command("tfdock.logs/1", "wheelhouse")

@@ -59,9 +59,9 @@ def trace(
     place: Annotated[
         str,
         typer.Argument(
-            help="The Python that runs the script, the folder of its environment, or a wheel, whose script runs in "
-            "a container. Without a script: the folder of a recorded profile, or the host and port of a program's "
-            "profiler.",
+            help="The Python that runs the script, the folder of its environment, or a wheel (the script then runs "
+            "in a container). Without a script: the folder of a recorded profile, or the host and port of a "
+            "program's profiler.",
             metavar="PYTHON|WHEEL|PROFILE|HOST:PORT",
         ),
     ],
@@ -73,7 +73,7 @@ def trace(
     ] = None,
     steps: Annotated[
         int,
-        typer.Option("--steps", help="How many steps to record; fewer if steps are long.", min=1, max=1000),
+        typer.Option("--steps", help="How many steps to record at most; fewer if steps are long.", min=1, max=1000),
     ] = 20,
     skip: Annotated[
         int, typer.Option("--skip", help="How many steps to skip before recording. The first steps are slow.", min=1)
@@ -95,8 +95,8 @@ def trace(
         str,
         typer.Option(
             "--case",
-            help="Write a program with only this operation and time it: a node, a type, or `longest`. The script "
-            "runs twice.",
+            help="Write a program that runs only this operation (a node, a type, or `longest`), and time the "
+            "program. The script runs twice.",
             metavar="OPERATION",
             show_default=False,
         ),
@@ -119,10 +119,10 @@ def trace(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print why a script is slow, as its profile shows, and the fixes.
+    """Print the causes that the profile of a script shows, and their fixes.
 
-    A script runs unchanged. TensorFlow's profiler records some of its steps: calls of a `tf.function`, or of
-    `Session.run`.
+    The script runs unchanged. TensorFlow's profiler records some of the script's steps: calls of a `tf.function`, or
+    of `Session.run`.
     """
     if case and not script:
         raise typer.BadParameter("`--case` runs the script again: give it with the Python and the script")

@@ -78,8 +78,8 @@ def verify(
 ) -> None:
     """The checks of name, RECORD, tags, GPU code and glibc read the file only.
 
-    The trial runs the wheel's own code in a clean container without a network, and trusts its answers. A dishonest
-    wheel passes: a trial shows that a wheel works, not that it is harmless.
+    The trial runs the wheel's own code in a clean container without a network, and trusts the answers of this code. A
+    dishonest wheel passes: a trial shows that a wheel works, not that it is harmless.
     """
     base = knowledge_for(settings)
     asked = preparer_for(settings, allow_untested=allow_untested).resolve(profile) if profile else None

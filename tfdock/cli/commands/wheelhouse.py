@@ -70,7 +70,7 @@ def list_(settings: Settings, as_json: AsJson = False) -> None:
         console.say(line, stream=sys.stdout)
 
 
-_LATEST = 253_402_300_799  #: The last second of year 9999: the time of a file may be later than any date.
+_LATEST = 253_402_300_799  #: The last second of year 9999, Python's latest date. The time of a file may be later.
 
 
 def _wheel_json(wheel: StoredWheel) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def serve(
 ) -> None:
     """Serve the index, the wheels and their constraints over HTTP.
 
-    On loopback, only requests for `localhost` or an IP address are answered. So no other web page can read the wheels
+    On loopback, only requests for `localhost` or an IP address are answered, so that no web page can read the wheels
     through your browser. With another `--host`, all requests are answered.
     """
     import asyncio  # only `serve` needs asyncio
@@ -283,7 +283,7 @@ def prune(
 ) -> None:
     """Remove a wheel if all given rules allow it.
 
-    Leftovers of killed runs are removed too. Wheels of other programs and files of running builds stay.
+    Leftovers of killed runs are removed too. Wheels of other programs and files of running builds are kept.
     """
     rules = Rules(
         before=None if older_than is None else time.time() - read_age(older_than),
@@ -339,7 +339,7 @@ def _warn_not_reached(pruned: PrunedWheelhouse, limit: int) -> None:
     problem = Problem(
         "wheelhouse-size-not-reached",
         f"the wheelhouse still holds {console.size(pruned.left)}, above the limit of {console.size(limit)}",
-        "tfdock did not build these wheels, another rule keeps them, or a run uses them: move them yourself",
+        "move the remaining wheels yourself: tfdock did not build them, another rule keeps them, or a run uses them",
         severity="warning",
     )
     console.show_problems([problem])

@@ -17,7 +17,7 @@ _SOURCES = {"disk": "from the disk cache", "remote": "from the remote cache", "c
 
 
 def build_page(record: Mapping[str, Any], profile: TraceProfile) -> str:
-    """Return the page of a `tfdock.record/1`, without unknown values. The same record always gives the same text."""
+    """Return the page of a `tfdock.record/1`; unknown values are left out. The same record gives the same text."""
     return render_page("build.html.j2", _values(record, profile))
 
 

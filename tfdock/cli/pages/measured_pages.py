@@ -13,7 +13,7 @@ from tfdock.cli import console
 from tfdock.cli.pages.html_page import render_page
 from tfdock.trace.tracing import TraceReport
 
-_ROWS = 30  #: The most rows of a table. The timeline has all.
+_ROWS = 30  #: The most rows of a table. The timeline shows all operations.
 _HEIGHT = 34  #: Pixels of a row of the plot.
 _LEAST = math.log(1.1)  #: The plot reaches at least from 10 % faster to 10 % slower.
 
@@ -69,7 +69,7 @@ def bench_page(report: BenchReport, cells: Sequence[Sequence[str]]) -> str:
     word = "no difference found" if last.verdict == "none" else f"B is {last.verdict}"
 
     def place(ratio: float) -> float:
-        """The percent from the left at which a ratio stands: logarithmic, with 1 in the middle."""
+        """The position of a ratio, in percent from the left. The scale is logarithmic, with 1 in the middle."""
         return round(50 + 48 * math.log(ratio) / reach, 2)
 
     rows = [

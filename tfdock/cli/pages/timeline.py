@@ -24,7 +24,7 @@ _LEAST = 0.15  #: The width of the narrowest bar, in percent. A narrower bar wou
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """An action, or a part of a row: `x` and `width` in percent, `y` in pixels, and its colour's name."""
+    """The bar of an action, or of a part of a row: `x` and `width` in percent, `y` in pixels, and a colour's name."""
 
     x: float
     width: float
@@ -59,7 +59,7 @@ class Timeline:
 
 
 def timeline(profile: TraceProfile) -> Timeline | None:
-    """Return the timeline of the build's actions, without Bazel's internal actions; None without actions."""
+    """Return the timeline of the build's actions, except Bazel's internal actions; None if no actions are known."""
     actions = [action for action in profile.actions if action.how != "own"]
     if not actions:
         return None
