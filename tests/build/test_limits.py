@@ -92,7 +92,7 @@ def test_with_one_job_there_is_nothing_to_halve(tmp_path: Path) -> None:
     problem = desk.fails(OutOfMemory, "out-of-memory", "compile")
     assert len(started) == 1
     assert problem.fix is not None
-    assert problem.fix.startswith("give it 23 GiB of memory or more: it runs only one job already")
+    assert problem.fix.startswith("give the build 23 GiB of memory or more: it runs only one job already")
 
 
 def test_where_bazels_own_heap_was_too_small_it_gets_a_larger_one(desk: Desk) -> None:

@@ -585,7 +585,7 @@ def test_what_a_token_does_not_open_is_not_there_or_private() -> None:
 
 @pytest.mark.parametrize(
     ("status", "token", "words"),
-    [(404, b"", "answers 404"), (503, b"", "answers 503"), (200, b"<html>", "gives none")],
+    [(404, b"", "answers 404"), (503, b"", "answers 503"), (200, b"<html>", "sends none")],
 )
 def test_a_token_that_is_not_to_be_had_is_told_of_by_itself(status: int, token: bytes, words: str) -> None:
     with fake_registry(wants_token=True, token_status=status, token=token) as (image, _):
@@ -632,7 +632,7 @@ def test_a_server_that_sends_a_byte_now_and_then_is_left_when_its_time_is_up(mon
     monkeypatch.setattr("tfdock.oci.http.WHOLE", 0.3)
     monkeypatch.setattr("tfdock.oci.registry_session._PATIENCE", 0)
     with speaking(b"X", pause=0.05, endless=True) as address:
-        assert "no whole answer" in asked_in_vain(ImageRef("some/image", address))
+        assert "no complete answer" in asked_in_vain(ImageRef("some/image", address))
 
 
 def test_who_is_asking_may_be_stopped_at_any_time() -> None:

@@ -662,7 +662,7 @@ HOSTILE: dict[str, tuple[Callable[[bytes, bytes], list[bytes]], str]] = {
     "thousands of members": (lambda wheel, _: [wheel, many(5000)], "too many members"),
     "no end": (lambda wheel, papers: [wheel, papers[: -len(END)]], "has no valid end"),
     "something behind the end": (lambda wheel, papers: [wheel, papers + b"more" * 128], "has no valid end"),
-    "no tar": (lambda wheel, _: [wheel, b"something else" * 100], "no header that tfdock writes"),
+    "no tar": (lambda wheel, _: [wheel, b"something else" * 100], "a header that tfdock never writes"),
     "a member before the wheel": (in_front(member("../../.bashrc")), "is in the place of"),
     "a link instead of the wheel": (in_front(member("wheels/x", kind=tarfile.SYMTYPE, link="/etc")), "symbolic link"),
     "something behind the wheel": (lambda wheel, papers: [wheel[:-512] + b"x" * 512, papers], "data after"),

@@ -39,11 +39,11 @@ _TOOLKITS = ("usr/local/cuda*", "usr/lib/cuda*", "opt/cuda")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedLibrary:
-    """A library that TensorFlow opens by its name: the file that the loader finds, and similar files elsewhere.
+    """A library that TensorFlow loads by its name: the file that the loader finds, and similar files.
 
-    `owner` and `version` are the distribution that installed the found file, and its version. Without an owner,
-    `version` comes from file names, or is empty. `unsearched` are files of the same name in folders that are not
-    searched, `others` are files of the same library with another number.
+    `owner` is the distribution that installed the found file; `version` is its version. Without an owner, `version`
+    comes from file names, or is empty. `unsearched` are files of the same name in folders that are not searched,
+    `others` are files of the same library with another number.
     """
 
     row: RuntimeLibrary
@@ -74,14 +74,14 @@ class Environment:
     leftovers: tuple[Path, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     opened: tuple[OpenedLibrary, ...] = ()
-    #: The libstdc++ that is found, and the version that it lacks (`GLIBCXX_3.4.30`); empty if it lacks none.
+    #: The libstdc++ that the loader finds, and the version that it lacks (`GLIBCXX_3.4.30`); empty if it lacks none.
     old_stdcxx: tuple[str, str] = ("", "")
     driver: NvidiaDriver = field(default_factory=NvidiaDriver)
     host: Host = field(default_factory=Host)
     cpu_flags: frozenset[str] = frozenset()
     uncached: str = ""  #: Why the driver does not cache compiled kernels; empty if it does.
     uncompiled: str = ""  #: Why the driver compiles no PTX; empty if it does, or if unknown.
-    without_bitcode: RuntimeCompiler | None = None  #: A compiler that needs a toolkit's file which is missing.
+    without_bitcode: RuntimeCompiler | None = None  #: A compiler that needs a missing file of the toolkit.
 
     @property
     def expects_gpu(self) -> bool:
@@ -230,7 +230,7 @@ def _uncompiled(loader: Loader, libcuda: Path | None) -> str:
     # Under WSL2 the compiler is in Windows' folder of drivers.
     if libcuda is None or Path("/dev/dxg").exists() or loader.find(_COMPILER, libcuda).path:
         return ""
-    return f"{_COMPILER}, the driver's compiler, is found nowhere"
+    return f"{_COMPILER}, the driver's compiler, was not found"
 
 
 def _uncached() -> str:
@@ -238,7 +238,7 @@ def _uncached() -> str:
     if os.environ.get("CUDA_CACHE_DISABLE") == "1":
         return "CUDA_CACHE_DISABLE=1"
     there = nearest(Path(os.environ.get("CUDA_CACHE_PATH") or f"{os.environ.get('HOME', '')}/.nv/ComputeCache"))
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"nothing can be written to {there}"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"this user cannot write to {there}"
 
 
 def _cpu_flags() -> frozenset[str]:

@@ -29,7 +29,7 @@ print("\\n{_MARK}" + json.dumps(answer))
 class PythonFacts:
     """The facts that a Python reports.
 
-    `version` is the full version (`3.11.2`), `platform` is from sysconfig (`linux-x86_64`), `suffix` is that of
+    `version` is the full version (`3.11.2`), `platform` is from sysconfig (`linux-x86_64`), `suffix` is the suffix of
     extension modules (`.cpython-311-x86_64-linux-gnu.so`). `path` is sys.path without the script's folder.
     `user_site` is the folder of the user's own packages, empty if this Python does not use it.
     """
@@ -45,7 +45,7 @@ class PythonFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedPython(PythonFacts):
-    """A Python: its program file, and the facts that it reports. `trouble` says why it does not start, else empty."""
+    """A Python: its program file, and the facts that it reports. `trouble`: why it does not start, or empty."""
 
     program: Path
     trouble: str = ""
@@ -67,7 +67,7 @@ def interpreter_at(text: str) -> AskedPython:
     try:
         told: PythonFacts = parse(PythonFacts, line.removeprefix(_MARK))
         if not told.version:
-            raise Malformed("there is no version")
+            raise Malformed("it reports no version")
     except Malformed:
         trouble = last_line(answer.text)[:200] or f"it ends with exit status {answer.status}"
         return AskedPython(program=program, trouble=trouble)
@@ -100,8 +100,8 @@ def _program(text: str) -> Path:
         candidates.append(Path(command))
     found = next((path for path in candidates if path.is_file()), None)
     if text.endswith(".whl"):
-        fix = f"install it in an environment and name that: `python3 -m venv .venv && .venv/bin/pip install {text}`"
-        raise ProfileError.of("python-not-found", f"{text} is a wheel, and no Python", fix)
+        fix = f"install it and name the environment: `python3 -m venv .venv && .venv/bin/pip install {text}`"
+        raise ProfileError.of("python-not-found", f"{text} is a wheel, not a Python", fix)
     if found is None:
         raise ProfileError.of(
             "python-not-found",

@@ -2,7 +2,7 @@
 
 The order is that of ld.so(8): the folders of LD_LIBRARY_PATH, the DT_RUNPATH of the file that needs the library,
 /etc/ld.so.cache, the default folders. A DT_RPATH comes first if the file has no DT_RUNPATH. In each folder,
-`glibc-hwcaps` comes first. Libraries that the process has already loaded by this name are not taken into account.
+`glibc-hwcaps` comes first. This module does not know libraries that the process has already loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DEFAULTS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
 _LEVELS = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
 _CACHED = re.compile(r"^\s*(\S+) \(([^)]*)\) => (\S+)$", re.MULTILINE)
 _CACHE_WORDS = {"x86_64": "x86-64", "aarch64": "AArch64"}
-_MOST = 16 << 20  #: The most bytes of a table of strings. TensorFlow's largest has 14 MB.
+_MOST = 16 << 20  #: The most bytes of a string table. TensorFlow's largest string table has 14 MB.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,10 @@ class Needs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundLibrary:
-    """The result for a name: the file that is found, and `by` which part of the search; no file if none is found.
+    """The result for a name: the `path` of the found file, or None; and `by` which part of the search it was found.
 
     `damaged`: the file is not a library, and the loader stops there. `lacks` are names of missing libraries that the
-    file needs, directly or through others: each with the file that needs it.
+    file needs, directly or through others: each name with the file that needs the library.
     """
 
     name: str
@@ -91,7 +91,7 @@ def _string(strings: bytes, at: int) -> str:
 
 
 def cached_libraries() -> dict[str, list[tuple[str, Path]]]:
-    """Return what `ldconfig -p` prints of /etc/ld.so.cache: name -> kind and file; empty if there is no cache."""
+    """Return the entries of /etc/ld.so.cache, by `ldconfig -p`: name -> kind and file; empty if there is no cache."""
     tool = next((name for name in ("/sbin/ldconfig", "/usr/sbin/ldconfig") if os.access(name, os.X_OK)), "ldconfig")
     found: dict[str, list[tuple[str, Path]]] = {}
     for name, kind, path in _CACHED.findall(ask(tool, "-p").text):
@@ -101,7 +101,7 @@ def cached_libraries() -> dict[str, list[tuple[str, Path]]]:
 
 @dataclass(slots=True)
 class Loader:
-    """Searches for one process: its LD_LIBRARY_PATH, the system's cache, and a CPU's machine (`x86_64`)."""
+    """Searches as one process does: with its LD_LIBRARY_PATH, the system's cache, and its machine (`x86_64`)."""
 
     library_path: str
     machine: str

@@ -1,6 +1,6 @@
 """Look at NVIDIA's driver as a process sees it: kernel module, device files, signs of a container or of WSL.
 
-The facts come from files: few images have `nvidia-smi`, which reports less.
+The facts come from files: few images have `nvidia-smi`, and it reports less.
 """
 
 from __future__ import annotations

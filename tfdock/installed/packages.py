@@ -25,7 +25,7 @@ from tfdock.wheel import build_info
 _OWN = ("\ntensorflow/__init__.py,", "\ntensorflow_core/__init__.py,")
 _FAMILY = re.compile(r"tensorflow|tf-nightly")
 _VERSION = re.compile(r"^(?:short_|__)?version(?:__)?(?::\s*\w+)?\s*=\s*[\"'](\d[\w.]*)[\"']", re.MULTILINE)
-#: Files in which packages state their version. A `.dist-info` folder may be a leftover.
+#: Files in which packages state their version. (A `.dist-info` folder may be left over from another version.)
 VERSION_FILES: Mapping[str, Sequence[str]] = {
     "numpy": ("numpy/version.py", "numpy/_version.py"),
     "protobuf": ("google/protobuf/__init__.py",),
@@ -82,7 +82,7 @@ def tensorflow_python(text: str) -> tuple[AskedPython, Path]:
     if tensorflow is None:
         message = f"{found.program} has no TensorFlow"
         raise ProfileError.of(
-            "tensorflow-missing", message, f"`{found.program} -m pip install tensorflow`, or a wheel"
+            "tensorflow-missing", message, f"`{found.program} -m pip install tensorflow`, or install a wheel"
         )
     return found, tensorflow.folder
 
@@ -113,7 +113,7 @@ def find_tensorflow(path: Sequence[str]) -> InstalledTensorflow | None:
 def distributions(path: Sequence[str]) -> dict[str, tuple[str, Path]]:
     """Return the distributions on a sys.path: normalised name -> version and installation folder.
 
-    Of two distributions with one name the first counts, as for an import.
+    If two distributions have the same name, the first one counts, as for an import.
     """
     found: dict[str, tuple[str, Path]] = {}
     for one in Distribution.discover(path=list(path)):
@@ -134,7 +134,7 @@ def own_versions(path: Sequence[str]) -> dict[str, tuple[str, Path]]:
 
 
 def foreign_numpy(path: Sequence[str], suffix: str) -> Path | None:
-    """Return the core of the first NumPy on a sys.path, if none of its files has this Python's module suffix."""
+    """Return the core module of the first NumPy on a sys.path, if none of its core modules is for this Python."""
     modules = ([*Path(folder).glob("numpy/*core/_multiarray_umath*.so")] for folder in path)
     found = next(filter(None, modules), [])
     fits = any(file.name.endswith((suffix, ".abi3.so", "_umath.so")) for file in found)
@@ -147,7 +147,7 @@ def leftovers(path: Sequence[str]) -> tuple[Path, ...]:
 
 
 def foreign_kernel(python: AskedPython) -> tuple[Path, str] | None:
-    """Return the kernel.json of an environment's default Jupyter kernel, and its Python, if that is another one."""
+    """Return the kernel.json and the Python of an environment's default Jupyter kernel, if it has another Python."""
     file = Path(python.prefix, "share/jupyter/kernels/python3/kernel.json")
     try:
         program = Path(next(iter(parse(_Kernel, text_of(file)).argv), ""))

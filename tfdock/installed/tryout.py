@@ -36,13 +36,13 @@ def try_tensorflow(python: AskedPython, knowledge: KnowledgeBase, *, expects_gpu
     said = dict(_results(answer.text))
     for step in _STEPS:
         if step not in said:
-            why = _explained(f"it ends with {ending(answer.status)}", answer, knowledge)
+            why = _explained(f"the process ends with {ending(answer.status)}", answer, knowledge)
             yield failed_check(step, "tensorflow-trial", *why)
             return
         if said[step].startswith("wrong"):
             yield failed_check(step, "tensorflow-trial", f"the result is {said[step]}", "")
         elif step == "devices" and expects_gpu and said[step].startswith("0"):
-            yield failed_check(step, "tensorflow-trial", *_explained("it lists no GPU", answer, knowledge))
+            yield failed_check(step, "tensorflow-trial", *_explained("TensorFlow lists no GPU", answer, knowledge))
         else:
             yield ok_check(step, said[step])
 

@@ -39,10 +39,10 @@ _UNSEEN = "memory in use, a hanging GPU, the program's own settings, ops without
 def judge_environment(
     environment: Environment, knowledge: KnowledgeBase, tried: Iterable[PreflightCheck] = ()
 ) -> list[PreflightCheck]:
-    """Return the checks of an environment in order, then those of a trial. The first failed check is the cause.
+    """Return the checks of an environment in order, then the checks of a trial. The first failed check is the cause.
 
-    Only this check has a fix. Later failures become warnings without a fix: fixing the cause may fix them, or show
-    that they are harmless.
+    Only this check has a fix. Later failures become warnings without a fix: a fix of the cause may fix these failures
+    too, or show that they are harmless.
     """
     checks: list[PreflightCheck] = []
     for check in chain(_Verdicts(environment, knowledge).checks(), tried):
@@ -63,7 +63,7 @@ class _Verdicts:
     knowledge: KnowledgeBase
 
     def checks(self) -> Iterator[PreflightCheck]:
-        """Yield all checks. If the interpreter or TensorFlow fails, the other questions are left out."""
+        """Yield all checks. If a check of the interpreter or of TensorFlow fails, the others are left out."""
         stops = [*self._interpreter()] or [*self._package()]
         yield from stops
         if any(check.status == FAILED for check in stops):
@@ -98,13 +98,13 @@ class _Verdicts:
             fix = "install a Python inside WSL2, and TensorFlow in it"
             yield failed_check("interpreter", "python-unusable", found, fix)
         elif its.trouble:
-            found = f"{its.program} does not start like a Python: {its.trouble}"
+            found = f"{its.program} does not start as a Python: {its.trouble}"
             alone = f"`{shlex.quote(str(its.program))} -I -S -c pass`"
             fix = f"{alone} shows whether the cause is Python itself, or PYTHONPATH and start-up files"
             yield failed_check("interpreter", "python-unusable", found, fix)
         elif its.bits == 32:
-            found = f"it is a Python of 32 bits ({its.version}): TensorFlow has no wheel for it"
-            yield failed_check("interpreter", "python-unusable", found, "install a Python of 64 bits")
+            found = f"this is a 32-bit Python ({its.version}): TensorFlow has no wheel for it"
+            yield failed_check("interpreter", "python-unusable", found, "install a 64-bit Python")
 
     def _package(self) -> Iterator[PreflightCheck]:
         its, tensorflow = self.its.interpreter, self.its.tensorflow
@@ -123,7 +123,7 @@ class _Verdicts:
         wheel = tensorflow.wheels[0]
         if wheel.pythons and not any(runs_on_python(tag, "none", its.minor) for tag in wheel.pythons):
             tags = ", ".join(wheel.pythons)
-            found = f"{wheel.name} {wheel.version} was installed for {tags}, and this is Python {its.version}"
+            found = f"{wheel.name} {wheel.version} was installed for {tags}, but this is Python {its.version}"
             yield failed_check("tensorflow", "tensorflow-damaged", found, self._install(wheel))
             return
         yield from self._leaks(inside)
@@ -133,8 +133,8 @@ class _Verdicts:
         served = [row for row in rows if its.minor in row.pythons]
         # musl is the C library of Alpine Linux. TensorFlow has no wheels for musl.
         if "musl" in its.suffix:
-            found = f"{said}, of musl (Alpine): TensorFlow has no wheel for it"
-            return failed_check("tensorflow", "python-unusable", found, "take an image of Debian or Ubuntu")
+            found = f"{said}, uses musl (Alpine): TensorFlow has no wheel for musl"
+            return failed_check("tensorflow", "python-unusable", found, "use an image of Debian or Ubuntu")
         if not served:
             newest = max(rows, key=lambda row: Version(row.release))
             found = f"there is no TensorFlow in {said}, and no known release has a wheel for it"
@@ -162,7 +162,7 @@ class _Verdicts:
         return skipped_check("tensorflow", found)
 
     def _leaks(self, inside: str) -> Iterator[PreflightCheck]:
-        """Yield the check that names the place of TensorFlow; warn if this is not the environment itself."""
+        """Yield the check that names TensorFlow's folder; warn if this folder is outside the environment."""
         wheel = self.its.wheels[0]
         said = f"{wheel.name} {wheel.version} in {inside}"
         if why := self._outside(Path(inside))[0]:
@@ -174,7 +174,7 @@ class _Verdicts:
         """Return why a foreign folder is on the path, and the fix; both empty for the environment's own folders."""
         listed = (entry for entry in self.its.variables.get("PYTHONPATH", "").split(":") if entry)
         if entry := next(filter(folder.is_relative_to, listed), ""):
-            return "which PYTHONPATH names and not this environment", f"take {entry} out of PYTHONPATH"
+            return "which is on PYTHONPATH, not in this environment", f"take {entry} out of PYTHONPATH"
         if (user := self.its.interpreter.user_site) and folder.is_relative_to(user):
             return "the user's own packages, which every environment sees", "`export PYTHONNOUSERSITE=1`"
         return "", ""
@@ -218,7 +218,7 @@ class _Verdicts:
     def _cpp_library(self) -> Iterator[PreflightCheck]:
         library, lacks = self.its.old_stdcxx
         if library:
-            found = f"{library} is found first and has no {lacks}, which TensorFlow needs"
+            found = f"{library} is found first, but lacks {lacks}, which TensorFlow needs"
             folder = str(Path(library).parent)
             leaks = folder in self.its.variables.get("LD_LIBRARY_PATH", "").split(":")
             newer = "install a newer library (`conda install libstdcxx-ng`)"
@@ -314,7 +314,7 @@ class _Verdicts:
         its, libcuda = self.its.driver, self._library("cuda")
         if not its.paravirtual:
             fix = "in Windows: `wsl --set-version DISTRIBUTION 2`, `wsl --update`, then NVIDIA's driver"
-            found = "this Linux of Windows has no /dev/dxg: it is WSL 1, or Windows has no driver"
+            found = "this WSL system has no /dev/dxg: it is WSL 1, or Windows has no driver"
             yield failed_check("driver", "driver-unusable", found, fix)
         elif libcuda and libcuda.found.path and not str(libcuda.found.path).startswith("/usr/lib/wsl/"):
             found = f"{libcuda.found.path} is found before Windows' own driver in /usr/lib/wsl/lib"
@@ -351,7 +351,7 @@ class _Verdicts:
         its, libcuda = self.its.driver, self._library("cuda")
         path = libcuda.found.path if libcuda else None
         if libcuda and path is None:
-            found = f"{libcuda.row.library} is found nowhere, though the kernel's module is loaded"
+            found = f"{libcuda.row.library} was not found, although the kernel module is loaded"
             yield failed_check("driver", "driver-unusable", found, self._driver_libraries)
             return
         if libcuda and libcuda.found.damaged:
@@ -359,16 +359,16 @@ class _Verdicts:
             return
         own = re.search(r"libcuda\.so\.(\d+\.\d+[\d.]*)$", str(path and path.resolve()))
         if path and "stubs" in path.parts:
-            found = f"{path} is found first: the toolkit's stub, which only links (`CUDA_ERROR_STUB_LIBRARY`)"
+            found = f"{path} is found first: it is the toolkit's stub for linking (`CUDA_ERROR_STUB_LIBRARY`)"
             yield failed_check("driver", "driver-unusable", found, f"take {path.parent} out of LD_LIBRARY_PATH")
         elif own and own[1] != its.module:
-            found = f"{path} is of driver {own[1]}, and the kernel's module of {its.module}"
-            fix = "restart: the driver was updated, and the old module still runs"
+            found = f"{path} is of driver {own[1]}, but the kernel module is of {its.module}"
+            fix = "restart this machine: the driver was updated, but the old module is still loaded"
             if path and "compat" in path.parts:
-                fix = f"take {path.parent} out of the search: it is the package cuda-compat's"
+                fix = f"take {path.parent} out of the search: it belongs to the package cuda-compat"
             yield failed_check("driver", "driver-unusable", found, fix)
         elif floor := self._too_old():
-            found = f"the driver {its.module} is too old for a TensorFlow of {floor[0]}, which needs {floor[1]}"
+            found = f"the driver {its.module} is too old for a TensorFlow with {floor[0]}, which needs {floor[1]}"
             fix = f"install driver {floor[1]} or newer, or a TensorFlow for an older CUDA"
             yield failed_check("driver", "driver-too-old", found, fix)
         else:
@@ -389,7 +389,7 @@ class _Verdicts:
         lacking = [(one, lack) for one in needed for lack in one.found.lacks]
         if not needed:
             yield skipped_check(
-                "libraries", f"tfdock does not know the libraries that {self.its.version or 'it'} opens"
+                "libraries", f"tfdock does not know the libraries that {self.its.version or 'it'} loads"
             )
         elif damaged:
             yield failed_check("libraries", "gpu-library-missing", *self._damaged(damaged))
@@ -397,11 +397,11 @@ class _Verdicts:
             yield self._lost(lost)
         elif lacking:
             one, (name, by) = lacking[0]
-            found = f"{one.found.path} is found, and {name}, which {by} needs, is not"
+            found = f"{one.found.path} was found, but {name}, which {by} needs, was not found"
             yield failed_check("libraries", "gpu-library-missing", found, self._install_libraries([one]))
         else:
             by = joined(dict.fromkeys(one.found.by for one in needed))
-            yield ok_check("libraries", f"all {len(needed)} that it opens are found, by {by}")
+            yield ok_check("libraries", f"all {len(needed)} that TensorFlow loads were found, by {by}")
 
     def _damaged(self, one: OpenedLibrary) -> tuple[str, str]:
         """Return the cause and the fix for a file that has a library's name but is not a library."""
@@ -414,9 +414,9 @@ class _Verdicts:
         names, them = joined(one.row.library for one in lost), "all of them" if len(lost) > 1 else "it"
         if not all(one.unsearched for one in lost):
             near = sorted({file.name for one in lost for file in one.others if not one.unsearched})
-            other = f"; there is {joined(near)}, of another CUDA or cuDNN" if near else ""
-            verb = "are" if len(lost) > 1 else "is"
-            found = f"{names} {verb} found nowhere{other}: without {them} TensorFlow sees no GPU"
+            other = f"; there is {joined(near)}, but of another CUDA or cuDNN" if near else ""
+            verb = "were" if len(lost) > 1 else "was"
+            found = f"{names} {verb} not found{other}: without {them} TensorFlow sees no GPU"
             return failed_check("libraries", "gpu-library-missing", found, self._install_libraries(lost))
         folders = list(dict.fromkeys(str(one.unsearched[0].parent) for one in lost))
         verb, where = ("lie", "folders that are") if len(lost) > 1 else ("lies", "a folder that is")
@@ -437,7 +437,7 @@ class _Verdicts:
             return f"`{self._pip} install {_quoted(f'{wheels[0].name}[{extra}]=={wheels[0].version}')}`"
         named = {one.row.component: str(one.row.version) for one in lost if one.row.version}
         parts = joined(f"{component} {version}" for component, version in named.items()) if named else "CUDA"
-        return f"install {parts}, for which it was built, and put their folder into LD_LIBRARY_PATH"
+        return f"install {parts}, as in the build of this wheel, and add their folder to LD_LIBRARY_PATH"
 
     def _cudnn(self) -> Iterator[PreflightCheck]:
         """Compare the found cuDNN with the one of the build: with an older minor version, an operation fails."""
@@ -450,7 +450,7 @@ class _Verdicts:
         ):
             yield ok_check("cudnn", f"{one.version}, of {one.owner or one.found.path}; built with {tested}")
             return
-        found = f"{one.found.path} is cuDNN {one.version}, and {tested} was built with: the first convolution fails"
+        found = f"{one.found.path} is cuDNN {one.version}, but the build had {tested}: the first convolution fails"
         least, folder = Version(tested).minor, one.found.path.parent
         fix = f"install cuDNN {least} or newer, or take {folder} out of LD_LIBRARY_PATH"
         if one.owner:
@@ -493,7 +493,7 @@ class _Verdicts:
         if answer.runs == "no":
             against = [said]
         elif answer.runs == "ptx-jit" and self.its.uncompiled:
-            against = [f"{said}, which it cannot here: {self.its.uncompiled}"]
+            against = [f"{said}, but here the driver cannot: {self.its.uncompiled}"]
         if against:
             fix = f"`tfdock advise {named.gpu if named else target}` shows the wheel or build for it"
             yield failed_check("gpu code", "gpu-not-served", against[0], fix)
@@ -506,7 +506,7 @@ class _Verdicts:
 
     def _bitcode(self) -> Iterator[PreflightCheck]:
         if row := self.its.without_bitcode:
-            found = f"{row.bitcode} is found nowhere: compiling with {row.compiler} fails, as in some optimizers"
+            found = f"{row.bitcode} was not found: compiling with {row.compiler} fails, as in some optimizers"
             yield _warned("compiler", "gpu-library-missing", found)
 
     # --- helpers --------------------------------------------------------------------------------------------------
@@ -576,7 +576,7 @@ def _quoted(requirement: str) -> str:
 
 
 def ok_check(name: str, found: str) -> PreflightCheck:
-    """Return a check that found nothing wrong."""
+    """Return a check that found no problem."""
     return PreflightCheck(name=name, status=OK, found=found)
 
 
@@ -590,7 +590,7 @@ def _warned(name: str, code: str, found: str) -> PreflightCheck:
 
 
 def failed_check(name: str, code: str, found: str, fix: str) -> PreflightCheck:
-    """Return a check that fails the command; with an empty text, it has no fix."""
+    """Return a check that fails the command; with an empty `fix`, the check has no fix."""
     fixes = (fix,) if fix else ()
     return PreflightCheck(
         name=name, status=FAILED, found=found, code=code, fixes=fixes, exit_code=ExitCode.VERIFICATION

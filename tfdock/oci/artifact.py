@@ -24,8 +24,8 @@ _T = TypeVar("_T")
 class ArtifactKind:
     """A kind of artifact, and the texts of its errors.
 
-    `noun` is the kind's name, `owned` its full name. `refusal` says that the artifact is malformed, `never_written`
-    what tfdock never writes. `malformed_…` and `other_…` are the code and fix of each error.
+    `noun` is the short name of the kind, `owned` its full name. `refusal` says that the artifact is malformed,
+    `never_written` names what tfdock never writes. `malformed_…` and `other_…` are the code and fix of each error.
     """
 
     noun: str
@@ -40,7 +40,7 @@ class ArtifactKind:
 
 @dataclass
 class NamedArtifact:
-    """The artifact that a name in a registry stands for. It should be of the given kind.
+    """The artifact that a name in a registry stands for. The artifact should be of the given kind.
 
     `check` is called repeatedly, and raises to stop.
     """
@@ -61,7 +61,7 @@ class NamedArtifact:
         return self.image.digest or self.image.tag or "latest"
 
     def manifest(self) -> FoundManifest | None:
-        """Return the manifest that the name stands for now; None if the registry does not have the name."""
+        """Return the manifest that the name stands for now; None if the registry does not know the name."""
         return self.repository.manifest(self.reference)
 
     # --- refusals -----------------------------------------------------------------------------------------------
@@ -93,8 +93,8 @@ class NamedArtifact:
 def from_blob(pieces: Iterator[bytes], contents: Iterable[_T]) -> Iterator[_T]:
     """Yield contents that are read from the pieces of a blob.
 
-    If the contents are malformed, the rest of the blob is read first. Then its digest shows whether the registry
-    damaged the blob, or whether it was malformed when it was pushed.
+    If the contents are malformed, the rest of the blob is read first. Then the digest shows whether the registry
+    damaged the blob, or whether a malformed blob was pushed.
     """
     try:
         yield from contents

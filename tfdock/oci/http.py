@@ -26,7 +26,7 @@ from tfdock.host.supervise import Output, streamed, watched
 
 TIMEOUT = 30.0  #: The most seconds without data.
 WHOLE = 120.0  #: Seconds for a request and its answer. `TIMEOUT` does not stop a server that sends single bytes.
-LEAST = 10_000  #: The minimum of bytes per second. 100 MB then take three hours.
+LEAST = 10_000  #: The minimum of bytes per second. At this speed, 100 MB take three hours.
 _MINUTE = 60.0  #: Seconds before the speed is checked.
 _MOST_HEAD = 1 << 20  #: The most bytes of the head of an answer, with every `100 Continue` before it.
 MOST = 64 << 20  #: The most bytes of an answer that is read into memory.
@@ -34,7 +34,7 @@ _MOST_ERROR = 64 << 10  #: The most bytes of the body of an error.
 TRIES = 3
 # Seconds between two calls of `check`, so that a stop takes effect soon.
 _STEP = 0.25
-_LONGEST_PAUSE = 60.0  #: Seconds between tries. A server that asks for a longer pause is not asked again.
+_LONGEST_PAUSE = 60.0  #: Seconds between tries. If a server asks for a longer pause, tfdock does not retry.
 
 _T = TypeVar("_T")
 
@@ -49,7 +49,7 @@ HTTP_ERRORS = (StrangeAnswer, OSError, http.client.HTTPException, ValueError)
 
 
 def ask(question: Callable[[], _T], check: Callable[[], None], seconds: float) -> _T:
-    """Return the result of a function; stop after `seconds`. `check` is called meanwhile; it raises to stop.
+    """Return the result of a function; stop after `seconds`. `check` is called meanwhile, and raises to stop.
 
     The function runs in another thread, because a call to a silent name server cannot be interrupted.
     """
@@ -60,15 +60,15 @@ def ask(question: Callable[[], _T], check: Callable[[], None], seconds: float) -
     def tick(_: float) -> None:
         check()
         if time.monotonic() > end:
-            raise StrangeAnswer(f"there was no whole answer in {seconds:.0f} s")
+            raise StrangeAnswer(f"there was no complete answer in {seconds:.0f} s")
 
     return watched(lambda _: question(), lambda _: None, tick, None)
 
 
 def receive(read: Callable[[Output], None], check: Callable[[], None]) -> Iterator[bytes]:
-    """Run `read(output)` in a thread and yield its output. Give up if it is slower than `LEAST`.
+    """Run `read(output)` in a thread and yield its output. Stop if the output is slower than `LEAST`.
 
-    `check` is called meanwhile and raises to give up.
+    `check` is called meanwhile, and raises to stop.
     """
     check()
     waited, brought, since = 0.0, 0, time.monotonic()
@@ -95,7 +95,7 @@ def scheme(host: str) -> str:
 
 
 def may_lead_to(url: str, other: str) -> bool:
-    """Return whether an address may redirect to another: not from HTTPS to HTTP, nor from others to this machine."""
+    """Return whether an address may redirect to another: not from HTTPS to HTTP, nor from another machine to this."""
     before, after = urllib.parse.urlsplit(url), urllib.parse.urlsplit(other)
     is_local = _is_loopback(after.hostname or "")
     if not _is_loopback(before.hostname or "") and (is_local or _resolves_to_here(after.hostname or "")):
@@ -137,7 +137,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             fp.close()
             # Without query and fragment, which may hold signatures.
             place = urllib.parse.urlsplit(newurl)._replace(query="", fragment="").geturl()
-            raise StrangeAnswer(f"it redirects to {place}, which is not allowed")
+            raise StrangeAnswer(f"it redirects to {place}, but this redirect is not allowed")
         new = super().redirect_request(req, fp, code, msg, headers, newurl)
         if new is not None:
             new.method = req.get_method()  # urllib turns HEAD into GET
@@ -188,21 +188,21 @@ class _BoundedHeads(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
 
 
 def send(request: urllib.request.Request) -> Any:
-    """Send a request; retry it if the server asks for a pause."""
+    """Send a request; if the server asks for a pause, retry after the pause."""
     return retry(lambda: send_once(request))
 
 
 def no_check() -> None:
-    """Do nothing, so that the caller goes on."""
+    """Do nothing, so that the caller continues."""
 
 
 def retry(
     do: Callable[[], _T], *, tries: int = TRIES, breaks: bool = False, check: Callable[[], None] = no_check
 ) -> _T:
-    """Call a function that uses HTTP; retry it if the server asks for a pause (429, 5xx), after that pause.
+    """Call a function that uses HTTP; if the server asks for a pause (429, 5xx), retry after the pause.
 
-    With `breaks`, retry also after a broken connection: for repeatable requests. `check` is called during
-    the pause, and raises to give up.
+    With `breaks`, for repeatable requests, also retry after a broken connection. `check` is called during
+    the pause, and raises to stop.
     """
 
     def delay(state: RetryCallState) -> float:
@@ -313,7 +313,7 @@ def failure_reason(error: BaseException) -> object:
     if isinstance(error, http.client.IncompleteRead):
         return "it broke off"
     if isinstance(error, ValueError | http.client.HTTPException) and not isinstance(error, OSError):
-        return "its answer, or its address, cannot be understood"
+        return "its answer, or its address, is invalid"
     inner = getattr(error, "reason", None) or error
     return getattr(inner, "strerror", None) or inner
 

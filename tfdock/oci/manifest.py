@@ -78,7 +78,7 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """An image manifest. With an `artifact_type`, it describes another kind of artifact."""
+    """An image manifest. If it has an `artifact_type`, the manifest describes another kind of artifact."""
 
     config: Descriptor
     layers: tuple[Descriptor, ...]

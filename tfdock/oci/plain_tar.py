@@ -1,7 +1,7 @@
 """Write and read tars that hold only files and folders. The same files give the same bytes. Pure.
 
-Headers depend only on a member's name and size. Reading is strict, because archives come from elsewhere: links,
-devices and sparse files are refused, and members larger than their layer.
+Headers depend only on a member's name and size. Reading is strict, because strangers may have made the archive:
+links, devices, sparse files, and members larger than their layer are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_MEMBERS = 2000  #: The most members of a layer; the documents of one wheel 
 
 
 def padding(size: int) -> bytes:
-    """Return the zeros that pad contents of `size` bytes to whole blocks."""
+    """Return the zero bytes that pad contents of `size` bytes to complete blocks."""
     return bytes(-size % BLOCK)
 
 
@@ -34,9 +34,9 @@ def padded_size(size: int) -> int:
 
 
 def member_header(path: str, size: int | None, *, gnu: bool = False) -> bytes:
-    """Return the header of a file, or of a folder if `size` is None: the same for the same path and size.
+    """Return the header of a file, or of a folder if `size` is None. Equal paths and sizes give equal headers.
 
-    The format is PAX; with `gnu` it is GNU, which states sizes over 8 GiB in one block.
+    The format is PAX. With `gnu` the format is GNU, which can state sizes over 8 GiB in one block.
     """
     info = tarfile.TarInfo(path)
     info.type = tarfile.DIRTYPE if size is None else tarfile.REGTYPE
@@ -92,7 +92,7 @@ class TarHeader:
 def read_header(block: bytes, *, links: bool = False) -> TarHeader:
     """Return a header of POSIX ustar.
 
-    Raises Malformed for every other form, and for members that are neither file nor folder. `links` allows
+    Raises Malformed for every other format, and for members that are neither file nor folder. `links` allows
     symbolic links too.
     """
     # ustar splits a path of over 100 bytes at a slash, into prefix and name.
@@ -102,14 +102,14 @@ def read_header(block: bytes, *, links: bool = False) -> TarHeader:
     summed = sum(block[:148]) + 8 * ord(" ") + sum(block[156:])
     # POSIX's magic and version. The GNU format has spaces here, and other rules for names and sizes.
     if block[257:265] != b"ustar\x0000" or _octal(block[148:156]) != summed:
-        raise Malformed(f"{shown} has no header that tfdock writes")
+        raise Malformed(f"{shown} has a header that tfdock never writes")
     kind = block[156:157].decode("ascii", "replace")
     if kind not in _KINDS and not (links and kind == "2"):
-        raise Malformed(f"{shown} is {_OTHER_KINDS.get(kind, 'of no kind that tfdock writes')}")
+        raise Malformed(f"{shown} is {_OTHER_KINDS.get(kind, 'of a type that tfdock never writes')}")
     link = block[157:257].rstrip(b"\0").decode("utf-8", "replace")
     # Some readers treat a file with a link target as a link.
     if link and kind != "2":
-        raise Malformed(f"{shown} is linked to something")
+        raise Malformed(f"{shown} is a file with the target of a link")
     return TarHeader(kind=kind, name=path, size=_octal(block[124:136]), link=link)
 
 

@@ -1,6 +1,6 @@
 """Requests to one repository of a registry: its address, the logins of `docker login`, and errors.
 
-Logins come from the configuration of `docker login` and its credential helpers. They are never printed or written.
+Logins come from the configuration of `docker login` and its credential helpers. Logins are never printed or written.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def login_for(registry: str) -> Login | None:
             f"then log in again: `docker login {registry}`",
             why=f"the credential helper has not answered in {_PATIENCE:.0f} s"
             if timed_out
-            else f"{type(error).__name__}: its message is left out, because it may hold a secret",
+            else f"{type(error).__name__}: the message is left out, because it may contain a secret",
         ) from None
     # The SDK spells the keys of helpers (`Username`) and of config.json (`username`) differently.
     entry = {str(key).lower(): str(value) for key, value in (stored or {}).items() if value}
@@ -159,7 +159,7 @@ class Session:
             )
         code = "registry-unreachable" if error.code >= 500 else "registry-refused"
         message = f"{where} answers {error.code} {error.reason} for {subject}"
-        fix: Fix = "try again later" if error.code >= 500 else "ask the registry's operator why it refuses this"
+        fix: Fix = "try again later" if error.code >= 500 else "ask the operator of the registry why this is refused"
         code, message, fix = meanings.get(error.code, (code, message, fix))
         codes = http.error_codes(error)
         return NetworkError.of(code, message, fix, why=f"it says {codes}" if codes else "")
@@ -263,10 +263,10 @@ class Session:
             if error.code == 429 or (error.code in (401, 403) and login):
                 raise
             raise StrangeAnswer(
-                f"it sends us to {place} for a token, which answers {http.failure_reason(error)}"
+                f"it sends tfdock to {place} for a token, which answers {http.failure_reason(error)}"
             ) from error
         except Malformed as error:
-            raise StrangeAnswer(f"it sends us to {place} for a token, which gives none") from error
+            raise StrangeAnswer(f"it sends tfdock to {place} for a token, which sends none") from error
         # `access_token` is OAuth 2's name for Docker's `token`.
         token = answer.get("token") or answer.get("access_token")
         # The token becomes a header: a line break in the token would begin another header.

@@ -1,7 +1,7 @@
 """Read and write the manifests and blobs of one repository (OCI distribution specification 1.1).
 
 Every digest is checked, and content that does not match is refused. Uploads go in chunks. Broken transfers resume.
-Logins are sent only to the registry and to the token service that it names.
+Logins are sent only to the registry and to the registry's token service.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SLOWEST = 10e6  #: Bytes per second that the slowest registry reads.
 
 @dataclass
 class BlobUpload:
-    """The upload of a blob: its address at the registry, and how many bytes have surely arrived."""
+    """The upload of a blob: its address at the registry, and how many bytes have certainly arrived."""
 
     session: Session
     blob: Descriptor
@@ -40,7 +40,7 @@ class BlobUpload:
     sent: int = 0
     place: str = ""
     doubt: bool = False  #: Whether the last request broke. Then the registry must be asked how much has arrived.
-    lost: int = 0  #: How often the registry lost the upload, or had received another part of it.
+    lost: int = 0  #: How often the registry lost the upload, or had received another part of the blob.
     done: bool = False
 
     def step(self) -> None:
@@ -71,7 +71,7 @@ class BlobUpload:
         # OCI distribution specification, "Pushing a blob in chunks": POST, a PATCH for each chunk, PUT.
         headers = self._ask("POST", f"{self.session.url}/blobs/uploads/", data=b"")
         if "Location" not in headers:
-            raise StrangeAnswer("it gives no address for the upload")
+            raise StrangeAnswer("it sends no address for the upload")
         self._follow_location(headers)
 
     def _chunk(self) -> None:
@@ -130,12 +130,12 @@ class BlobUpload:
         place = urllib.parse.urljoin(before, headers.get("Location", before))
         # `may_lead_to` asks a name server, which may not answer.
         if not http.ask(lambda: http.may_lead_to(before, place), self.session.check, http.WHOLE):
-            raise StrangeAnswer("it redirects to a place that is not allowed")
+            raise StrangeAnswer("it redirects to an address that is not allowed")
         self.place = place
 
 
 _READ = 1 << 18
-_PROGRESS = 1 << 20  #: Bytes after which a broken download does not count as a failed try.
+_PROGRESS = 1 << 20  #: If a download breaks after this many bytes, it does not count as a failed try.
 _DIGEST = "Docker-Content-Digest"
 
 
@@ -220,10 +220,10 @@ class Repository(Session):
         return b"".join(self.blob(blob))
 
     def blob(self, blob: Descriptor, begun: Iterable[bytes] = ()) -> Iterator[bytes]:
-        """Yield the bytes of a blob as they come, and continue after a broken transfer.
+        """Yield the bytes of a blob as they arrive, and continue after a broken transfer.
 
         The digest is checked only after the last byte; only then do damaged bytes raise an error. `begun` are the
-        first bytes, from an earlier transfer. These are not fetched again, but count for the digest.
+        first bytes, from an earlier transfer. They are not fetched again, but belong to the digest.
         """
         sha256, received, fruitless = hashlib.sha256(), 0, 0
         for piece in begun:

@@ -1,4 +1,4 @@
-"""Runs: the common part of every use of the engine: a build, a trial or a download.
+"""Runs: the common part of all uses of the engine (builds, trials and downloads).
 
 In: an engine, a `ContainerSpec`, a listener. Out: containers run to their end, output logged, results collected,
 and one error for what went wrong. `journal` cleans up after runs that were killed.

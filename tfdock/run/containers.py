@@ -74,7 +74,7 @@ def run(
 
 
 def copy_in(supervisor: Supervisor, spec: ContainerSpec) -> ContainerSpec:
-    """Return the container to create: its mounts are checked, and its files copied to a remote engine.
+    """Return the container to create: its mounts are checked; for a remote engine, its files are copied there.
 
     Raises EngineError (`mount-refused`) for a folder that another program may have replaced.
     """

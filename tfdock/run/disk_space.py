@@ -30,7 +30,7 @@ class DiskSpace:
     short: str | None = None  #: The name of the folder whose disk is nearly full; None while all have space.
 
     def is_short(self) -> bool:
-        """Return whether a disk has less space than is safe. Once true, it stays true."""
+        """Return whether a disk has less space than is safe. After the first True, the result is always True."""
         # A stopped build frees space. The reason for the end of the command must not change.
         if self.short is None:
             self.short = next((name for name, path in self.places.items() if self._nearly_full(path)), None)
@@ -51,7 +51,7 @@ class DiskSpace:
     def _describe_free(self, path: Path) -> str:
         seen = self._total_and_free(path)
         if seen is None:
-            return "no free space that can be measured"
+            return "no measurable free space"
         total, free = seen
         least = _format_size(least_free(total))
         return f"{_format_size(free)} of {_format_size(total)} left, but {least} must stay free"
@@ -59,7 +59,7 @@ class DiskSpace:
     def error(self, phase: str, progress: str, kept: str) -> DiskFull:
         """Return the error of a stopped build: free space of every disk, large folders of the cache, what to delete.
 
-        `progress` is the state of the build, `kept` the work that stays.
+        `progress` is the state of the build, `kept` names the work that is kept.
         """
         assert self.short is not None
         path = self.places[self.short]

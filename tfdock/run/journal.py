@@ -1,11 +1,11 @@
-"""The journal of runs: after a killed run, the next one finds and removes its containers and folders.
+"""The journal of runs: the next run finds and removes the containers and folders of a killed run.
 
     <state>/runs/<run id>/{run.json, lock}
 
-A run holds its lock while it lives; the kernel frees it when the process dies, however it dies.
+A run holds its lock while it runs; the kernel releases the lock when the process ends, even if it is killed.
 
-An entry leads to the removal of folders. So only this user may write to the journal, and no entry is trusted: the
-folders to remove follow from the settings and the run id. Other folders are reported and stay.
+Folders are removed because of an entry. So only this user may write to the journal, and no entry is trusted: the
+settings and the run id decide which folders are removed. Other folders are reported, not removed.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class RunEntry:
 
     @classmethod
     def read(cls, folder: Path) -> RunEntry | None:
-        """Return the entry in a folder of the journal, or None if it was not completely written.
+        """Return the entry in a folder of the journal, or None if the entry was not completely written.
 
-        Fields of a later version are left out, so that its runs are found too.
+        Fields of a later version of tfdock are left out, so that runs of that version are found too.
         """
         entry: RunEntry | None = UntrustedPath(folder, "run.json").load(cls, _LARGEST_ENTRY)
         return entry
@@ -58,14 +58,14 @@ class RunEntry:
 
 @dataclass(frozen=True, slots=True)
 class StrangePath:
-    """A path in the journal that is not from this user's runs, or a remaining folder, with the reason."""
+    """A path in the journal that is not from this user's runs, or a folder that was not removed, with the reason."""
 
     path: Path
     why: str
 
 
 def is_run_id(text: str) -> bool:
-    """Return whether a name is one that `new_run_id` makes."""
+    """Return whether `new_run_id` could have made this name."""
     return _RUN.fullmatch(text) is not None
 
 
@@ -76,7 +76,7 @@ def new_run_id() -> str:
 
 @contextmanager
 def running(state: Path, entry: RunEntry) -> Iterator[None]:
-    """Write the entry and hold its lock. `clean_own_run` removes the entry; if that fails, a later run does."""
+    """Write the entry and hold its lock. `clean_own_run` removes the entry, or if it fails, a later run."""
     folder = entry_folder(state, entry.run)
     with ExitStack() as stack:
         with _scan_lock(state):
@@ -99,7 +99,7 @@ def entry_folder(state: Path, run: str) -> Path:
 
 
 def note_step(state: Path, run: str, container: str) -> None:
-    """Note the container of an image step: a crashed engine does not remove it. Raises OSError."""
+    """Record the container of an image step, because a crashed engine does not remove it. Raises OSError."""
     folder = entry_folder(state, run)
     entry = RunEntry.read(folder)
     if entry is not None:
@@ -115,7 +115,7 @@ def killed_runs(state: Path) -> list[RunEntry]:
 
 
 def strange_paths(state: Path) -> list[StrangePath]:
-    """Return the paths in the journal that are no entry of this user's runs. Raises the errors of `killed_runs`."""
+    """Return the paths in the journal that are not from this user's runs. Raises the errors of `killed_runs`."""
     return [path for path in _ended_runs(state) if isinstance(path, StrangePath)]
 
 
@@ -198,7 +198,7 @@ def _check_private(state: Path) -> None:
             "state-not-private",
             f"the state folder {folder} {who}",
             fix,
-            why="its journal decides which files are removed after a killed run",
+            why="the journal in this folder decides which files are removed after a killed run",
         )
 
 
@@ -238,10 +238,10 @@ def clean_own_run(state: Path, entry: RunEntry, engine: Engine, *, keep_output: 
 
 
 def clean_killed_run(settings: Settings, entry: RunEntry, engine: Engine) -> list[StrangePath]:
-    """Remove the leftovers of a killed run: its containers, the folders that the settings imply, and its entry.
+    """Remove the leftovers of a killed run: its containers, the folders that follow from the settings, and its entry.
 
-    Return the folders that stay: the settings do not imply them, or they are not folders of this user. The entry
-    stays with them. Raises OSError and TfdockError.
+    Return the folders that are not removed: they do not follow from the settings, or do not belong to this user. If
+    there are such folders, the entry is kept. Raises OSError and TfdockError.
     """
     state = settings.state_dir
     _clean_engine(state, entry, engine)

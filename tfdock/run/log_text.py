@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-#: Characters of a control sequence. A longer one loses its first two characters, and the rest is text.
+#: The most characters of a control sequence. Of a longer sequence, only the first two characters are removed.
 _LONGEST = 4096
 # ECMA-48: CSI with its parameters, control strings (OSC, DCS, SOS, PM, APC), and escapes with a final character.
 _CSI, _STRING, _ESCAPE = r"\[[0-?]{0,64}[ -/]{0,8}", rf"[\]PX^_][^\x07\x1b\r\n]{{0,{_LONGEST}}}", r"[ -/]{0,4}"
@@ -23,9 +23,9 @@ _CONTROLS = bytes({*range(0x20), 0x7F} - set(b"\t\n"))
 
 
 class LogText:
-    """Reads output in pieces and returns it without control sequences and characters, even if they are cut in two.
+    """Reads output in pieces and returns it without control sequences and characters, even those cut in two.
 
-    A CR ends a line, so no line can overwrite another line. Other bytes that are not UTF-8 stay.
+    A CR ends a line, so no line can overwrite another line. Other bytes that are not UTF-8 are kept.
     """
 
     def __init__(self) -> None:

@@ -129,8 +129,8 @@ class PhaseErrors:
         if (jobs := self.resources.jobs) > 1:
             return f"set `resources: {{jobs: {jobs // 2}}}`, or give more memory"
         return (
-            f"give it {more_memory(self.resources, self.cost) // GIB} GiB of memory or more: it runs only one job "
-            "already"
+            f"give the build {more_memory(self.resources, self.cost) // GIB} GiB of memory or more: it runs only "
+            "one job already"
         )
 
     def image_step_error(self, error: BuildFailed) -> TfdockError:
@@ -150,7 +150,7 @@ class PhaseErrors:
             return NetworkError.of("download-failed", message, fix)
         fix = "read the log; `tfdock render PROFILE -o context` writes the build context, for runs by hand"
         if error.status == _OTHER_BAZEL:
-            fix = "name a base image with that version (`base:`), or the installed version (`bazel: {version: …}`)"
+            fix = "name a base image with this version (`base:`), or the installed version (`bazel: {version: …}`)"
         return BuildFailed(Problem(problem.code, message, fix), status=error.status)
 
     @property

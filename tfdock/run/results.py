@@ -43,13 +43,13 @@ class ContainerFolder:
         return str(self._written)
 
     def make(self) -> ContainerFolder:
-        """Create the folder, for its owner alone; return itself."""
+        """Create the folder, private to its owner; return this object."""
         # Mode 0700: no other user may put files among the results.
         self._written.mkdir(0o700, exist_ok=True)
         return self
 
     def has_folder(self, name: str) -> bool:
-        """Return whether the folder holds a folder of that name. A link to a folder does not count."""
+        """Return whether the folder contains a folder of this name. A link to a folder does not count."""
         # Follow no link on the way: a container could have replaced the folder by a link.
         with suppress(OSError), UntrustedFolder.opened(self._written) as opened:
             return stat.S_ISDIR(opened.status(name).st_mode)
@@ -70,8 +70,8 @@ def make_sources(mounts: Iterable[Mount]) -> None:
 class RunFolders:
     """The two folders of a run: `own` is in the cache, `staged` on the file system of the wheelhouse.
 
-    Both have mode 0700 and are mounted nowhere. Containers see folders in them. Only the host uses their other
-    contents.
+    Both have mode 0700 and are mounted nowhere. Containers get only folders inside them. All other contents are used
+    only by the host.
     """
 
     own: Path
@@ -79,7 +79,7 @@ class RunFolders:
 
     @classmethod
     def create(cls, own: Path, staged: Path) -> RunFolders:
-        """Create both folders, for their owner alone; return them by their real paths."""
+        """Create both folders, private to their owner; return these folders by their real paths."""
         for folder in (own, staged):
             make_folder(folder.parent)
             folder.mkdir(0o700, exist_ok=True)
@@ -130,7 +130,7 @@ def copy_from_folder(folder: Path, expected: Iterable[ExpectedFiles], kept: Path
             except TooManyNames as error:
                 copies.refuse(rule, rule.pattern, str(error.strerror))
             except NotPlain as error:
-                copies.refuse(rule, error.name, f"{error.kind} is in its place")
+                copies.refuse(rule, error.name, f"{error.kind} is there")
     return copies.left_out
 
 
@@ -141,13 +141,13 @@ def _take_file(source: UntrustedFolder, name: str, rule: ExpectedFiles, copies: 
             # Read the status of the open file: its name may already stand for another file.
             status = os.fstat(file.fileno())
             if status.st_nlink != 1:
-                copies.refuse(rule, name, "it has a second name (a hard link), perhaps elsewhere")
+                copies.refuse(rule, name, "it has a second name (a hard link), perhaps in another folder")
             elif status.st_size <= rule.size and has_holes(file.fileno()):
                 copies.refuse(rule, name, "it is a sparse file, and its copy would fill the disk")
             else:
                 copies.take(rule, name, status.st_size, file)
     except NotPlain as error:
-        copies.refuse(rule, name, f"{error.kind} is in its place")
+        copies.refuse(rule, name, f"{error.kind} is there")
 
 
 def _names(source: UntrustedFolder, inside: str, parts: list[str]) -> Iterator[str]:
@@ -258,14 +258,14 @@ class _Copies:
     _counts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, rule: ExpectedFiles, name: str, size: int, content: IO[bytes]) -> None:
-        """Copy a file, unless it breaks a limit on sizes or numbers. Raises OSError if a copy would fill the disk."""
+        """Copy a file, unless it exceeds a limit on size or number. Raises OSError if a copy would fill the disk."""
         files, total = self._counts.get(rule.pattern, (0, 0))
         if not name.isprintable():
             self.refuse(rule, name, "its name has a control character")
         elif files == rule.most:
             self.refuse(rule, name, f"there are more than {rule.most:,} such files")
         elif total + size > rule.size:
-            self.refuse(rule, name, f"it has {size:,} bytes, and {rule.size - total:,} are allowed")
+            self.refuse(rule, name, f"it has {size:,} bytes, but only {rule.size - total:,} are allowed")
         else:
             if size > (disk := shutil.disk_usage(self.folder)).free - least_free(disk.total):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))

@@ -35,7 +35,7 @@ class OutputTap(Protocol):
     """A second reader of a step's output."""
 
     def feed(self, data: bytes) -> None:
-        """Read some bytes, as they come."""
+        """Read some bytes of the output."""
 
     def shown_line(self, line: str) -> str:
         """Return the part of a line that is shown."""
@@ -108,14 +108,14 @@ class Supervisor:
         )
 
     def give_up(self, phase: str) -> None:
-        """Raise the reason for a stop: a request, a disk that is nearly full, else the time limit."""
+        """Raise the reason for a stop: a request, a nearly full disk, or the time limit."""
         # A stop by the user has priority over all other causes.
         self.stop.check()
         progress = self.output.progress
         done = f" after {progress[0]:,} of {progress[1]:,} actions" if progress else ""
         if self.disk_space.short:
             raise self.disk_space.error(phase, done, self.stop.kept)
-        assert self.limit, "nothing else makes a step late"
+        assert self.limit, "only a time limit is left as the reason"
         raise TimeLimit.of(
             "time-limit",
             f"the time limit of {self.limit.seconds} s was reached in phase {phase}{done}; {self.stop.kept}"
@@ -131,7 +131,7 @@ class Supervisor:
         if figures is None:
             return ""
         ran = "1 action was executed" if figures.executed == 1 else f"{figures.executed:,} actions were executed"
-        return f" ({ran}, {figures.hits:,} came from it)"
+        return f" ({ran}, {figures.hits:,} came from the cache)"
 
     def check(self, phase: str) -> None:
         """Raise if the run must end, between steps."""
@@ -140,7 +140,7 @@ class Supervisor:
             self.give_up(phase)
 
     def waiting(self, phase: str, reason: str) -> Callable[[str], None]:
-        """Return a function to call while a phase waits for another run. It reports once, and obeys a stop."""
+        """Return a function to call while a phase waits for another run. It reports once, and raises at a stop."""
         told_once: list[str] = []
 
         def wait(who: str) -> None:
@@ -165,7 +165,7 @@ class Supervisor:
     ) -> _T:
         """Watch work to its end: its output goes to the log as text and, line by line, to the listener.
 
-        The texts in `hidden` are removed from both; `tap` reads all. `on_engine`: the engine does the work, and is
+        The texts in `hidden` are removed from both; `tap` gets all. `on_engine`: the engine does the work, and is
         asked whether it is alive when there is no output.
         """
         self.log.write(f"{step_heading(title)}\n".encode())
@@ -233,7 +233,7 @@ class Supervisor:
         self.listen(events.Line(text=text))
 
     def image(self, reference: str, phase: str, title: str) -> ImageInfo:
-        """Return the image, pulled if it is not here. A stopped pull keeps its downloads."""
+        """Return the image; pull it if it is not there. A stopped pull keeps its downloads."""
         # A stop may abandon the pull: the engine keeps the layers.
         return self.engine.image(reference) or self.watch_until_stopped(
             title, phase, lambda output: self.engine.pull(reference, output)
@@ -248,8 +248,8 @@ def step_heading(title: str) -> str:
 def clean_up_killed_runs(engine: Engine, info: EngineInfo, settings: Settings, listen: events.Listener) -> None:
     """Clean up after killed runs on an engine. Runs on another engine are cleaned up when that engine is used.
 
-    Folders that these settings do not imply stay: `tfdock doctor` reports them. Raises ProfileError
-    (`state-not-private`) where other users could write to the journal.
+    Folders that do not follow from these settings are kept: `tfdock doctor` reports them. Raises ProfileError
+    (`state-not-private`) if other users could write to the journal.
     """
     if not info.local:
         listen(

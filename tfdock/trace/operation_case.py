@@ -54,7 +54,7 @@ _Timed = TypedDict("_Timed", {"seconds": Annotated[float, below(1 << 20)]})
 
 
 def chosen(operations: Sequence[TracedOperation], name: str) -> TracedOperation:
-    """Return the longest operation with this node or type, or of all. Raises ProfileError for an unknown name."""
+    """Return the longest operation with this node or type, or of all for `longest`. Raises ProfileError if none."""
     names = (name, f"{_CALL}{name}")
     if name == LONGEST:  # no script can make TensorFlow's own types with `_`, except fused types
         fitting = (one for one in operations if not one.type.startswith("_") or _FUSED in one.type)
@@ -65,7 +65,7 @@ def chosen(operations: Sequence[TracedOperation], name: str) -> TracedOperation:
         raise ProfileError.of(
             "operation-missing",
             f"no operation of the trace is called `{name}`",
-            f"choose an operation of the list, by its node or its type; or `{LONGEST}`",
+            f"choose an operation of the list, by its node or its type, or `{LONGEST}`",
         )
     return found
 
@@ -84,7 +84,7 @@ def write_case(script: Script, operation: TracedOperation, folder: Path) -> Oper
     script.place.run(script.words, templates["trace/capture.py"], request, folder)
     found: _Collected | None = UntrustedPath(folder, "operation.json").load(_Collected, _MOST_JSON)
     if found is None:
-        raise _unwritten(operation, "the script makes no such operation: TensorFlow makes some itself")
+        raise _unwritten(operation, "the script does not create it: TensorFlow creates some operations itself")
     document = {"steps": found.steps, "leaves": list(_leaves(operation, found.leaves))}
     program = UntrustedPath(folder, "case.py")
     program.write(templates["trace/case.py"].replace("@CASE@", json.dumps(document, indent=1)).encode())
@@ -92,7 +92,7 @@ def write_case(script: Script, operation: TracedOperation, folder: Path) -> Oper
     try:
         timed: _Timed = parse(_Timed, said)
     except Malformed as error:
-        raise _unwritten(operation, f"{program} does not run: {said[:300] or 'it ends'}") from error
+        raise _unwritten(operation, f"{program} does not run: {said[:300] or 'it prints nothing'}") from error
     return OperationCase(
         program=str(program),
         type=operation.type,

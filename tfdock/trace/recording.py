@@ -22,7 +22,7 @@ class Captured:
     steps: int  #: The number of steps in the profile.
     left_out: int  #: The number of steps before and after the recorded steps.
     calls: Mapping[Line, int]  #: Functions whose calls were the steps -> number of calls.
-    own_steps: bool  #: Whether the script marks steps itself, as Keras 2 does.
+    own_steps: bool  #: Whether the script itself marks the steps, as Keras 2 does.
     own_profile: Line | None  #: The folder of a profile that the script made itself.
 
 
@@ -36,7 +36,7 @@ def check_script(words: Sequence[str]) -> None:
 
 
 def profile_in(*places: Path) -> UntrustedPath:
-    """Return the newest profile of the first place (folder or file) that has one. Raises ProfileError for none."""
+    """Return the newest profile of the first place (folder or file) that has one. Raises ProfileError without one."""
     for place in (place.resolve() for place in places):
         root = UntrustedPath(place.parent, place.name)
         if place.is_file() and place.name.endswith(_ENDINGS):

@@ -1,7 +1,7 @@
 """Where a traced script runs: with a Python of this machine, or with a wheel in a container.
 
-`run` runs the script under a program that gets the request and writes its files into the folder. It returns the exit
-status; below 0, the number of the signal that ended the script. `time_case` returns a program's last printed line.
+`run` runs the script under a program that gets the request and writes its files into the folder. `run` returns the
+exit status, or minus the number of the signal that ended the script. `time_case` returns a program's last line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tfdock.types import ExpectedFiles
 from tfdock.verify.trial_container import HERE, read_only_mount
 from tfdock.verify.wheel_in_container import MADE, WheelInContainer
 
-#: Hide the script's exit status: results of a failed container are not used, but every trace must be kept.
+#: Hide the script's exit status: tfdock drops the results of a failed container, but must keep every trace.
 _KEEP_STATUS = f'status=0; "$@" || status=$?; echo "$status" > {MADE}/status'
 _CASE_SECONDS = 300.0
 _RESULTS = (
@@ -43,7 +43,7 @@ def script_folder(words: Sequence[str]) -> Path:
     Raises EngineError (`mount-refused`) for a folder through which a container would reach programs of this machine.
     """
     found = Path.cwd() if words[0] == "-m" else Path(words[0]).parent.resolve()
-    why = "your home folder lies in it" if Path.home().resolve().is_relative_to(found) else ""
+    why = "it contains your home folder" if Path.home().resolve().is_relative_to(found) else ""
     if not why:
         files = UntrustedPath(found.parent, found.name).walk()
         # A program, perhaps the engine, listens at a socket. A read-only mount does not prevent a connection.
@@ -98,7 +98,7 @@ class ContainerPlace:
         return ""
 
     def run(self, words: Sequence[str], program: str, request: Mapping[str, object], folder: Path) -> int:
-        """Run a script in its folder, or with `-m` in the caller's, which is read-only; return the exit status."""
+        """Run a script in its folder (with `-m`: in the caller's folder), read-only; return the exit status."""
         words = [words[0] if words[0] == "-m" else Path(words[0]).name, *words[1:]]
         asked = json.dumps({**request, "folder": MADE})
         kept = self.wheel.run(

@@ -1,8 +1,8 @@
 """Compute the figures that show why a program is slow, from xprof's tables and the events of its trace. Pure.
 
-xprof measures steps, the wait for input, GPU work and memory. It does not report tracing, compilation on a CPU,
-float64, or operations that run one by one. The figures for these four are computed from the events.
-Shares of time are numbers between 0 and 1.
+xprof measures steps, the wait for input, GPU work and memory. xprof does not report tracing, compilation on a CPU,
+float64, or operations that run one by one. The figures for these four are computed from the events. A share of time
+is a number between 0 and 1.
 """
 
 from __future__ import annotations

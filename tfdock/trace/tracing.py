@@ -34,7 +34,7 @@ class FoundCause:
     cause: str  #: The name of the cause in the table.
     says: str  #: The observation, with figures.
     advice: str  #: The fix.
-    is_fault: bool  #: Whether something is wrong or wasted; otherwise the cause only shows how the time is used.
+    is_fault: bool  #: Whether something is wrong or wasted. If false, the cause only shows how the time is used.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class TraceReport:
     facts: TraceFacts  #: The facts in the profile.
     causes: tuple[FoundCause, ...]  #: Why the program is slow; a cause that hides others is first.
     notes: tuple[str, ...]  #: What limits the answer.
-    status: int = 0  #: The script's exit status; below 0 the number of the signal that ended it. 0 without a script.
+    status: int = 0  #: The script's exit status, or minus the number of the signal that ended it; 0 without a script.
     script: Captured | None = None  #: The recording of the script; null for an existing profile.
     case: OperationCase | None = None  #: An operation as a separate program, if requested.
     sources: Mapping[str, Sequence[str]] = field(default_factory=dict)  #: Type -> where the operation is registered.
@@ -76,7 +76,7 @@ class Tracer:
             captured = replace(captured, own_profile=None)
         if not captured.steps and captured.left_out >= script.skip and not captured.own_profile:
             raise _nothing(
-                script, f"it has {captured.left_out} steps, which are left out", "`--skip 1`, or more steps"
+                script, f"all its {captured.left_out} steps are skipped", "use `--skip 1`, or run more steps"
             )
         # The script's own profile is used only if no other was kept.
         try:
@@ -150,21 +150,21 @@ def _script_notes(script: Script, captured: Captured, status: int) -> Iterator[s
     if captured.own_profile:
         yield f"the script profiles itself too, into {captured.own_profile}: `tfdock trace {captured.own_profile}`"
     if captured.steps and captured.steps < script.steps:
-        yield f"{captured.steps} steps are in it: the script has no more, or all steps take over 5 s"
+        yield f"only {captured.steps} steps were recorded: the script has no more, or all steps take over 5 s"
 
 
 def _notes(facts: TraceFacts, profile: str) -> Iterator[str]:
     if not facts.steps:
-        yield "no step is marked: the figures cover the whole recording, at most half a minute of a script"
+        yield "no step is marked: the numbers are for the whole recording, at most half a minute of a script"
     if facts.compile_share is None:
-        yield "a function is compiled by XLA, which reports nothing here: compilation in each step is not known"
+        yield "XLA compiles a function, but reports nothing here: it is unknown whether it compiles in each step"
     if not facts.has_shapes:
         yield "the operations list no inputs: it is unknown whether they compute in float64"
     elif facts.double_share is None and facts.eager_calls:
         yield "the types of operations that Python calls one by one are not known: look for float64 there yourself"
     # Measured with 1.15 on a CPU: calls of 0.14 to 0.24 ms took 0.32 to 0.43 ms.
     if profile == SESSION and (facts.step_seconds or 1) < 0.002:
-        yield "recording adds about 0.2 ms to each call of a session: such short steps are quicker without it"
+        yield "recording adds about 0.2 ms to each call of a session: such short steps are faster without recording"
 
 
 def causes_of(facts: TraceFacts, rows: Iterable[SlowCause]) -> Iterator[FoundCause]:

@@ -23,20 +23,20 @@ _NAME = "host.xplane.pb"
 
 
 def xprof_python(named: str) -> Path:
-    """Return the Python that `interpreter_at` finds, which must have xprof. Raises ProfileError otherwise."""
+    """Return the Python that `interpreter_at` finds. Raises ProfileError if this Python has no xprof."""
     found = started_python(named)
     if PathFinder.find_spec("xprof", list(found.path)) is None:
         raise ProfileError.of(
             "xprof-missing",
             f"{found.program} has no xprof, which reads profiles",
-            "`pip install 'tfdock[trace]'` (350 MB), or name a Python that has it with `--xprof`; "
-            "never the one that has TensorFlow: their packages conflict",
+            "`pip install 'tfdock[trace]'` (350 MB), or name a Python that has xprof with `--xprof`; "
+            "do not use the Python with TensorFlow: the packages conflict",
         )
     return found.program
 
 
 def read_tables(python: Path, profile: UntrustedPath) -> dict[str, bytes]:
-    """Return the answers of xprof's tools on a profile: a tool's name -> its answer. Failed tools are left out.
+    """Return the answers of xprof's tools about a profile: a tool's name -> its answer. Failed tools are left out.
 
     `trace_viewer` has the events from which times are computed, `timeline` has all events, compressed.
 
@@ -77,8 +77,8 @@ def sample_server(python: Path, server: str, folder: Path, seconds: int) -> None
     if answer.status != 0:
         raise VerificationFailed.of(
             "trace-missing",
-            f"nothing was recorded of {server}: {last_line(answer.text)[:300]}",
-            "the program calls `tf.profiler.experimental.server.start(PORT)`, and computes while it is recorded",
+            f"nothing was recorded from {server}: {last_line(answer.text)[:300]}",
+            "the program must call `tf.profiler.experimental.server.start(PORT)`, and compute during the recording",
         )
 
 

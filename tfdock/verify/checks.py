@@ -55,10 +55,10 @@ def passed(checks: Iterable[Check]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manylinux:
-    """The systems that a wheel's libraries fit, by auditwheel's policies.
+    """The systems on which a wheel's libraries can run, by auditwheel's policies.
 
     `fits` is the most compatible platform tag that the libraries satisfy: `manylinux_2_17_x86_64`, or `linux_x86_64`
-    if they satisfy no other. `obstacles` maps each tag in the wheel's name that they do not satisfy to the reasons.
+    if no other tag fits. `obstacles` maps each tag in the wheel's name that does not fit to the reasons.
     """
 
     fits: str
@@ -76,9 +76,9 @@ def static_checks(
 ) -> tuple[Check, ...]:
     """Check a wheel against a resolved profile. Without a profile, the checks that need it are skipped.
 
-    The GPU code must include the requested code; with `strict` it must equal it. `options` are the compiler's options
-    (`compiler_options`), None if they are unknown. `manylinux` is the wheel's manylinux tag, or the reason why it is
-    unknown.
+    The GPU code must include the requested code; with `strict` it must be equal to the requested code. `options` are
+    the compiler's options (`compiler_options`), None if they are unknown. `manylinux` is the wheel's manylinux tag,
+    or the reason why it is unknown.
     """
     return (
         _integrity(inspection),
@@ -271,7 +271,7 @@ def _differences(holding: Sequence[Library], resolution: Resolution, *, strict: 
 
 
 def _incomplete(library: Library, asked: frozenset[str]) -> list[str]:
-    """Return a phrase for each target that some of a library's containers lack and others hold."""
+    """Return a phrase for each target that only some of a library's containers have."""
     counts: dict[str, int] = {}
     for container in library.loadable.containers:
         lacking = asked - {*container.sass, *container.amdgpu}
@@ -313,7 +313,7 @@ def _component(
     if not expected:
         if not found:
             return _skipped(component, f"neither the profile nor the wheel has {title}")
-        return _check(component, False, "none", found, f"its build_info names a {title} that the profile does not")
+        return _check(component, False, "none", found, f"its build_info names a {title}, the profile names none")
     if found:
         reason = f"its build_info names another {title}"
         less = len(Version(found).parts) < len(Version(expected).parts)
@@ -341,8 +341,8 @@ def compiler_options(
 ) -> tuple[str, ...]:
     """Return the C++ compiler's options of a build, from the environment and flags of its plan or record.
 
-    A `--config` stands for the options in the rows of CPU features that name it. Options for the build's own tools
-    (`--host_copt`) are left out.
+    A `--config` stands for the options of the CPU features whose rows name this `--config`. Options for the build's
+    own tools (`--host_copt`) are left out.
     """
     carriers = {row.variable for row in knowledge.variables if "{optimize_flags}" in row.value}
     options = [word for name in sorted(carriers) for word in environment.get(name, "").split()]
@@ -375,7 +375,7 @@ def _cpus(knowledge: KnowledgeBase, options: Sequence[str]) -> str:
     # Check this before the features: `native` means all features of the machine.
     native = sorted({match.group() for option in options if (match := NATIVE.search(option))})
     if native:
-        return f"the CPU of the machine that builds (`{' '.join(native)}`)"
+        return f"the CPU of the build machine (`{' '.join(native)}`)"
     features = {f"-m{row.feature}" for row in knowledge.cpu_features.values()}
     # `-march=x86-64` adds nothing: every such machine has these instructions. The kernel spells it `x86_64`.
     baselines = {f"-march={row.machine.replace('_', '-')}" for row in knowledge.images}

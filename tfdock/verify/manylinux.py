@@ -31,7 +31,7 @@ _NUMBERED = re.compile(r"manylinux_(\d+)_(\d+)_")
 def audit(inspection: Inspection, brought: Collection[str] = ()) -> Manylinux | str:
     """Return the tag that a wheel's libraries satisfy, or the reason why there is no answer.
 
-    `brought` are the names of libraries that the required other wheels contain.
+    `brought` are the names of libraries in other wheels that this wheel requires.
     """
     tags = inspection.wheel.platform_tag.split(".")
     machine = next(

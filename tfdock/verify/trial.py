@@ -262,8 +262,8 @@ class WheelTrial(TrialContainers):
 class MarkedLines:
     """Reads a container's output, and keeps the JSON documents on lines that begin with the mark.
 
-    The mark guards against noise, not against a wheel that lies: the wheel's code can read it. `heard` is
-    called after each new document, with the number of documents. At most `_MOST` are kept.
+    The mark separates the documents from other output. It does not stop a hostile wheel, whose code can read the
+    mark. `heard` is called after each new document, with the number of documents. At most `_MOST` are kept.
     """
 
     mark: str

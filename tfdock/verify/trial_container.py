@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 MIB, GIB = 1 << 20, 1 << 30
 
-MEMORY = 8 * GIB  #: In bytes: more than an import and a compilation need. A smaller machine gives all its memory.
+MEMORY = 8 * GIB  #: In bytes: more than an import and a compilation need. A smaller machine gives all it has.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRequest:
-    """What to check. `resolution` is None without a profile; `options` are the compiler's, None if unknown.
+    """What to check. `resolution` is None without a profile; `options` are the compiler's options, None if unknown.
 
     `run` is empty, or the reason why there is no trial. `dependencies` is a folder of wheels, used without changes.
     `built_in` is the id of the image that compiled the wheel; empty if unknown.
@@ -64,7 +64,7 @@ class TrialRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnvironment:
-    """The place of a trial. `folder` is for this trial alone, and removed when it ends. `memory` is in bytes."""
+    """Where a trial runs. `folder` is only for this trial, and is removed when it ends. `memory` is in bytes."""
 
     supervisor: Supervisor
     info: EngineInfo
@@ -100,7 +100,7 @@ def trial_environment(
     wheel: str,
     phase: str = "verify",
 ) -> Iterator[TrialEnvironment]:
-    """Yield the environment to try a wheel in outside of a build. The journal lists the trial until its cleanup.
+    """Yield the environment for the trial of a wheel outside a build. The journal lists the trial until its cleanup.
 
     `phase` is the name of the phase in events.
     """
@@ -138,7 +138,7 @@ _WHEELS = ExpectedFiles(pattern="wheels/*.whl", most=1_000, size=1 << 36)
 NO_PROGRAM = 127  #: Exit status of a shell that did not find the program.
 _FULL = 32 * MIB
 _STOPPED = (137, 143)  #: Exit statuses after SIGKILL and SIGTERM: an engine that stops sends both.
-#: The caller's variables with addresses of package indexes. Only one container gets them; no file has them.
+#: The caller's variables with addresses of package indexes. Only one container gets these; no file contains them.
 _ADDRESSES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", *proxies.ADDRESSES)
 #: Variables that go with the addresses, and are never secret.
 _BESIDE = ("PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT", *proxies.EXCEPTIONS)
@@ -239,7 +239,7 @@ class TrialContainers:
         state = self._run_container(spec, "what the wheel requires", hidden=hidden)
         if state.exit_code:
             self._check_disk_space()
-            check_not_stopped(state, "that fetches what the wheel requires")
+            check_not_stopped(state, "that fetches the wheel's requirements")
             output_lines = [line for line in self._environment.supervisor.output.tail if line.strip()]
             # Otherwise the network would be blamed for an image without pip.
             if state.exit_code == NO_PROGRAM or "No module named pip" in " ".join(output_lines[-1:]):
@@ -391,7 +391,7 @@ def pip_requirements(texts: Iterable[str], extras: Sequence[str] = ()) -> list[s
 def _login_refused(names: Sequence[str]) -> ProfileError:
     return ProfileError.of(
         "dependencies-unavailable",
-        f"{', '.join(names)} may hold a login, which only runtime images of tfdock's tables receive; this image "
+        f"{', '.join(names)} may hold a login, which tfdock passes only to runtime images in its tables; this image "
         "comes "
         "from a profile",
         (

@@ -28,7 +28,7 @@ from tfdock.wheel.facts import merged
 from tfdock.wheel.identity import normal_version, runs_on_python
 from tfdock.wheel.inspection import Inspection
 
-#: The checks that run the wheel, in order. The wheel's own code reports their results, and may lie.
+#: The checks that run the wheel, in order. The wheel's own code reports the results, and may report false ones.
 RUN = (
     "install", "dependencies", "import", "build-info", "op", "gradient", "xla", "libraries", "gpu-devices",
     "gpu-first-op", "gpu-native", "gpu-driver",
@@ -67,7 +67,7 @@ class TrialTask:
 class Trial:
     """The plan of a trial. `facts` are the input of the scripts; `skipped` maps skipped checks to the reason.
 
-    `limits` (`protobuf<3.21`) restricted the wheel's requirements when they were fetched.
+    `limits` (`protobuf<3.21`) restricted the wheel's requirements when these were fetched.
     """
 
     tasks: tuple[TrialTask, ...]
@@ -96,8 +96,8 @@ def plan_trial(
 ) -> Trial:
     """Return the checks to run, and why the others are skipped.
 
-    `xla` is the profile's value, None without a profile. `without_gpu` says why containers here have no GPU; it is
-    empty if they have one.
+    `xla` is the profile's value, None without a profile. `without_gpu` says why containers here have no GPU; empty if
+    they have a GPU.
     """
     accelerator = accelerator_of(knowledge, inspection)
     without_gpu = without_gpu if accelerator else _no_gpu_reason(inspection)
@@ -116,7 +116,7 @@ def plan_trial(
 
 
 def answered_by_wheel(checks: Iterable[Check]) -> tuple[str, ...]:
-    """Return the names of the checks that the wheel's own code answered. A dishonest wheel passes these checks."""
+    """Return the names of the checks that the wheel's own code answered. A hostile wheel can pass them."""
     return tuple(check.name for check in checks if check.name in RUN and check.status != "skipped")
 
 
@@ -340,9 +340,9 @@ def _libraries(case: _Case) -> Check:
     count = sum(there.values())
     count_text = f"{count} of {len(there)}" if len(there) > count else f"all {count}"
     for_gpu = _name_packages(case, offered)
-    count_text += f"; not here, for use with a GPU: {for_gpu}" if for_gpu else ""
+    count_text += f"; missing here, but only needed with a GPU: {for_gpu}" if for_gpu else ""
     missing = "; ".join(
-        [*(f"`{name}`: {found[name]['where'] if name in found else 'not looked for'}" for name in linked)]
+        [*(f"`{name}`: {found[name]['where'] if name in found else 'not searched'}" for name in linked)]
         + ([_name_packages(case, needed)] if needed else [])
     )
     return case.check(
@@ -381,11 +381,11 @@ def _gpu_devices(case: _Case) -> Check:
 
 def _gpu_first_op(case: _Case) -> Check:
     found: Any = case.result.found
-    return case.check(True, "a result of the GPU, nothing compiled before", f"after {float(found['seconds']):.1f} s")
+    return case.check(True, "a result from the GPU, with an empty cache", f"after {float(found['seconds']):.1f} s")
 
 
 def _gpu_native(case: _Case) -> Check:
-    """Without JIT only machine code runs. The check is skipped for a GPU that the wheel has no machine code for."""
+    """Without JIT only machine code runs. The check is skipped if the wheel has no machine code for the GPU."""
     wants = "a result from the GPU without the driver's compiler"
     if case.result.outcome == "passed":
         return case.check(True, wants, "machine code")
@@ -408,7 +408,7 @@ def _gpu_driver(case: _Case) -> Check:
     ok = bool(driver) and (floor is None or Version(driver) >= floor)
     found_text = ", ".join([f"driver {driver}", *(f"{name} {value}" for name, value in sorted(found.items()))])
     return case.check(
-        ok, f"driver {floor} or newer" if floor else "a driver", found_text, "" if ok else "it is too old"
+        ok, f"driver {floor} or newer" if floor else "a driver", found_text, "" if ok else "the driver is too old"
     )
 
 

@@ -1,8 +1,8 @@
 """Verify a finished wheel: static checks against a profile, then a trial in a container without network.
 
 The container has the runtime image, the wheel, and a folder of the wheels it requires, which another container with a
-network has fetched before. The wheel's own code runs there: it can spoil only its own result, and it can lie about
-this result. The static checks use nothing from the container: tfdock reads the wheel's file outside of it.
+network has fetched before. The wheel's own code runs there: it can falsify only its own results. The
+static checks use nothing from the container: tfdock reads the wheel's file outside of the container.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Install wheels in a container as their trial does, and run programs with them there, without a network.
+"""Install wheels in a container as a trial does, and run programs with these wheels there, without a network.
 
-The programs run a stranger's code: they get the trial's user, limits and mounts, and their reports may be lies.
+The programs run a stranger's code: they get the trial's user, limits and mounts, and may report false results.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class WheelInContainer(WheelTrial):
         tap: OutputTap | None = None,
         expected: Sequence[ExpectedFiles] = (),
     ) -> Path:
-        """Run a command in a new container; return the folder with its `expected` results, copied out of `MADE`.
+        """Run a command in a new container. Return the folder with the `expected` results, copied out of `MADE`.
 
         Raises EngineLost if the container was killed, OutOfMemory, and BuildFailed for results that are refused.
         """

@@ -7,12 +7,12 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 
-#: The paths of the file in a wheel; releases 1.15 to 2.1 use the second.
+#: The paths of `build_info.py` in a wheel; releases 1.15 to 2.1 use the second path.
 PATHS = ("tensorflow/python/platform/build_info.py", "tensorflow_core/python/platform/build_info.py")
 # A stranger may have written the file: parsing a megabyte of Python would waste time and memory.
 MOST_BYTES = 64 << 10
 _INCLUDED = "tensorflow/include/third_party/gpus/cuda/"
-#: Headers that name the CUDA of the compilation, the most exact header first.
+#: Headers that state the CUDA version of the build, the most exact header first.
 HEADERS = (f"{_INCLUDED}cuda_config.h", f"{_INCLUDED}include/cuda.h")
 MOST_HEADER_BYTES = 4 << 20
 _CUDA = re.compile(
@@ -22,7 +22,7 @@ _MAPPINGS = {"dict", "OrderedDict"}
 
 
 def build_info(source: bytes) -> Mapping[str, object] | None:
-    """Return the file's entries: `cuda_version`, `is_cuda_build`, …; None if it is not Python or has no constant.
+    """Return the file's entries: `cuda_version`, `is_cuda_build`, …; None if it is not Python or has no constants.
 
     From release 2.3 on, the file assigns a mapping to `build_info`; older files have one variable for each entry.
     Only constants and lists of constants are read; nothing is evaluated.
@@ -46,7 +46,7 @@ def build_info(source: bytes) -> Mapping[str, object] | None:
 
 
 def cuda_version(header: bytes) -> str:
-    """Return `12.5.1` of `#define TF_CUDA_VERSION "12.5.1"`, `12.5` of `#define CUDA_VERSION 12050`, else empty."""
+    """Return the version in `#define TF_CUDA_VERSION "12.5.1"` or `#define CUDA_VERSION 12050`; empty without one."""
     match = _CUDA.search(header)
     if match is None:
         return ""

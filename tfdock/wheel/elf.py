@@ -46,7 +46,7 @@ class ElfError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElfHeader:
-    """The used part of the ELF header; offsets in bytes from the start of the file."""
+    """The used fields of the ELF header; offsets are in bytes from the start of the file."""
 
     machine: int
     program_headers: int
@@ -83,21 +83,21 @@ class Section:
 
 
 def machine(data: bytes) -> str:
-    """Return the processor of a file, from its first 20 bytes: `x86_64`, else `machine-<number>`."""
+    """Return the processor of a file, from its first 20 bytes: `x86_64`; `machine-<number>` without a known name."""
     # Byte 5 states the byte order. A file for s390x must be recognised, but nothing else in the file is read.
     number = int.from_bytes(data[18:20], "big" if data[5:6] == b"\2" else "little")
     return MACHINES.get(number, f"machine-{number}")
 
 
 def is_read(data: bytes) -> bool:
-    """Return whether this module reads the file: 64-bit and little-endian."""
+    """Return whether this module can read the file: it must be 64-bit and little-endian."""
     return data[4:6] == b"\2\1"
 
 
 def header(data: bytes) -> ElfHeader:
-    """Read the header from the first 64 bytes of a file that `is_read`."""
+    """Read the header from the first 64 bytes of a file that `is_read` accepts."""
     if not data.startswith(MAGIC) or len(data) < HEADER_SIZE or not is_read(data):
-        raise ElfError("it has no whole ELF header")
+        raise ElfError("its ELF header is incomplete")
     values = struct.unpack_from("<HHIQQQIHHHHHH", data, 16)
     _, number, _, _, program_headers, section_headers, _, _, *counts = values
     program_size, program_count, section_size, section_count, names_index = counts
@@ -125,11 +125,11 @@ def segments(data: bytes, head: ElfHeader) -> tuple[Segment, ...]:
     return tuple(headers)
 
 
-_SectionRow = tuple[int, int, int, int]  #: Offset of the name in the table of names, kind, offset, size.
+_SectionRow = tuple[int, int, int, int]  #: The offset of the section's name in its table, kind, offset, size.
 
 
 def section_headers(read: Callable[[int, int], bytes], head: ElfHeader) -> tuple[list[_SectionRow], _SectionRow]:
-    """Return the rows of all sections, and that of the section names. `read(offset, length)` reads from the file."""
+    """Return the rows of all sections, and the row of their names. `read(offset, length)` reads from the file."""
     # A count of 0 means `sh_size` of section 0, an index of 0xFFFF means its `sh_link` (ABI, chapter 4).
     first = read(head.section_headers, SECTION_HEADER_SIZE)
     size, link = _unpack("<QI", first, 32, "its section headers are cut off")
@@ -149,7 +149,7 @@ def section_headers(read: Callable[[int, int], bytes], head: ElfHeader) -> tuple
 
 
 def named_sections(rows: list[_SectionRow], names: bytes, wanted: Iterable[str]) -> list[Section]:
-    """Return the sections of these names.
+    """Return the sections with these names.
 
     Linkers may store a name as the end of another name, so a name may start anywhere.
     """
@@ -197,7 +197,7 @@ def offset_of(loads: tuple[Segment, ...], address: int) -> int:
         # The dynamic segment holds addresses in memory, and not offsets in the file.
         if segment.kind == PT_LOAD and segment.address <= address < segment.address + segment.size:
             return address - segment.address + segment.offset
-    raise ElfError(f"the address {address:#x} lies in no part of the file")
+    raise ElfError(f"the address {address:#x} is in no part of the file")
 
 
 def version_needs(read: Callable[[int, int], bytes], count: int) -> Iterator[tuple[int, list[int]]]:
@@ -207,14 +207,14 @@ def version_needs(read: Callable[[int, int], bytes], count: int) -> Iterator[tup
     """
     at, left = 0, _MOST_VERSIONS
     for _ in range(count):
-        _, names, file, aux, step = _unpack("<HHIII", read(at, 16), 0, "its version needs are cut off")
+        _, names, file, aux, step = _unpack("<HHIII", read(at, 16), 0, "its table of required versions is cut off")
         versions, place = [], at + aux
         for _ in range(names):
-            _, _, _, name, onward = _unpack("<IHHII", read(place, 16), 0, "its version needs are cut off")
+            _, _, _, name, onward = _unpack("<IHHII", read(place, 16), 0, "its table of required versions is cut off")
             versions.append(name)
             left -= 1
             if left < 0:
-                raise ElfError(f"it needs more than {_MOST_VERSIONS} versions")
+                raise ElfError(f"it requires more than {_MOST_VERSIONS} versions")
             # A step of 0 ends a list, whatever the count says.
             if not onward:
                 break

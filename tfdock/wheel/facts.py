@@ -1,7 +1,7 @@
 """The facts found in a wheel, as frozen values without judgement, and the defects that make a wheel invalid.
 
 Sizes are in bytes. Targets are spelt as usual: `sm_90a` for SASS, `compute_90` for PTX, `gfx90a:xnack+` for AMD code
-objects. Here `compute_90` means the PTX alone; as a target to compile, it means machine code too.
+objects. Here `compute_90` means only PTX; as a target for a compiler, it means PTX and machine code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Images:
     isa: str = ""  #: The newest PTX ISA version of the images, such as `8.3`; empty for other kinds.
 
     def plus(self, other: Images) -> Images:
-        """Add the figures of two groups of GPU code of the same kind and target."""
+        """Add the numbers of two groups of GPU code with the same kind and target."""
         return Images(
             kind=self.kind,
             target=self.target,
@@ -63,8 +63,8 @@ class FoundCode:
 class Containers:
     """Containers (CUDA: fat binaries, HIP: offload bundles) that hold code for the same targets.
 
-    The runtime chooses a kernel's code from one container. If a container does not support a GPU, the GPU lacks its
-    kernels, whatever other containers have. A stub, such as nvcc's device-link stubs, holds no kernels.
+    The runtime chooses a kernel's code from one container. If a container has no code for a GPU, its kernels cannot
+    run there, whatever other containers have. A stub, such as nvcc's device-link stubs, holds no kernels.
     """
 
     sass: tuple[str, ...] = ()  #: NVIDIA machine code in each container.
@@ -76,7 +76,7 @@ class Containers:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The common facts of these containers."""
+        """The facts that all these containers have in common."""
         return (self.sass, self.ptx, self.amdgpu, self.stub)
 
     def plus(self, other: Containers) -> Containers:
@@ -115,14 +115,14 @@ class GpuCode:
 class Library:
     """An ELF file of a wheel.
 
-    `machine` is as in platform tags (`x86_64`, `aarch64`), else `machine-<number>`. `needed` are DT_NEEDED in order,
-    `runpath` and `rpath` their entries. `versions` are the symbol versions that it requires of each needed
-    library (`libc.so.6` -> `GLIBC_2.17`). `glibc` and `libstdcxx` are the newest of these (`GLIBCXX_3.4.21` ->
-    `3.4.21`), empty if it requires none.
+    `machine` is as in platform tags (`x86_64`, `aarch64`), or `machine-<number>`. `needed` are DT_NEEDED in order,
+    `runpath` and `rpath` their entries. `versions` are the symbol versions that it requires of each needed library
+    (`libc.so.6` -> `GLIBC_2.17`). `glibc` and `libstdcxx` are the newest of these (`GLIBCXX_3.4.21` -> `3.4.21`),
+    empty if there are none.
 
     `loadable` is the GPU code that the runtime registers (.nv_fatbin, .hip_fatbin); `relocatable` (__nv_relfatbin) is
-    input of the device linker and never runs; `embedded` lies among other data, and the program itself passes it
-    to the driver (None: not searched).
+    input of the device linker and never runs; `embedded` is among other data, and the program itself passes it to the
+    driver (None: not searched).
 
     `problems` describes each damage in a sentence; with damage, the facts are incomplete.
     """
@@ -147,7 +147,7 @@ class Library:
 
 
 def merged(codes: Iterable[GpuCode]) -> GpuCode:
-    """Return the GPU code of several libraries as one."""
+    """Return the GPU code of several libraries as one value."""
     images: dict[tuple[Kind, str], Images] = {}
     containers: dict[tuple[object, ...], Containers] = {}
     for code in codes:
@@ -183,7 +183,7 @@ def container_order(container: Containers) -> tuple[object, ...]:
 
 
 def target_order(target: str) -> tuple[object, ...]:
-    """Return a sort key: capabilities by number, else by length and letters: `gfx90a` before `gfx1030`."""
+    """Return a sort key: capabilities by number, other targets by length and letters: `gfx90a` before `gfx1030`."""
     try:
         return (0, Capability.parse(target))
     except ValueError:
@@ -196,9 +196,9 @@ FIXES: Mapping[str, str] = {
     "wheel-bad-metadata": "Build the wheel again with a current setuptools or wheel package.",
     "wheel-bad-name": "Name the file NAME-VERSION(-BUILD)-PYTHON-ABI-PLATFORM.whl, as the build did.",
     "wheel-bad-rewrite": "Give a PEP 440 version.",
-    "wheel-bomb": "Do not unpack this file. If it is yours, find out which member is almost all zeros.",
-    "wheel-corrupt-member": "Fetch or build the wheel again: its bytes were damaged.",
-    "wheel-duplicate-member": "Build the wheel again in an empty folder, so that files are packed once.",
+    "wheel-bomb": "Do not unpack this file. If you made it, find out which member is almost all zeros.",
+    "wheel-corrupt-member": "Fetch or build the wheel again: it was damaged.",
+    "wheel-duplicate-member": "Build the wheel again in an empty folder, so that each file is packed only once.",
     "wheel-encrypted": "Build the wheel without a password: installers cannot read encrypted members.",
     "wheel-header-mismatch": "Do not install this file: two programs may unpack it differently.",
     "wheel-hidden-data": "Do not install this file; build or fetch the wheel again.",
@@ -206,16 +206,16 @@ FIXES: Mapping[str, str] = {
     "wheel-missing-dist-info": "Build the wheel again: it needs exactly one NAME-VERSION.dist-info folder.",
     "wheel-missing-metadata": "Build the wheel again: its .dist-info folder needs WHEEL and METADATA.",
     "wheel-missing-record": "Build the wheel again: its .dist-info folder needs RECORD.",
-    "wheel-name-mismatch": "Rename the file to its first name, the name that the build gave it.",
-    "wheel-not-a-zip": "Give a wheel; if the file was a wheel, fetch or build it again.",
+    "wheel-name-mismatch": "Rename the file to its original name, the name that the build gave it.",
+    "wheel-not-a-zip": "Name a wheel. If this file was a wheel, fetch or build it again.",
     "wheel-overlapping-members": "Do not unpack this file: its members share bytes, as in a zip bomb.",
     "wheel-record-mismatch": "Find out what changed the wheel after it was built; then build it again.",
     "wheel-special-file": "Build the wheel with regular files: wheels cannot carry links or devices.",
-    "wheel-tag-mismatch": "Rename the file to its first name, or retag it with `wheel tags`.",
-    "wheel-too-large": "Strip debug information. If the file is not yours, do not unpack it.",
+    "wheel-tag-mismatch": "Rename the file to its original name, or change its tags with `wheel tags`.",
+    "wheel-too-large": "Strip debug information. If somebody else made the file, do not unpack it.",
     "wheel-trailing-data": "Remove the bytes after the archive, or download the wheel again.",
-    "wheel-unsafe-path": "Do not install this file. If it is yours, pack members under plain relative paths.",
-    "wheel-version-mismatch": "Rename the file to its first name, the name that the build gave it.",
+    "wheel-unsafe-path": "Do not install this file. If you made it, pack members under plain relative paths.",
+    "wheel-version-mismatch": "Rename the file to its original name, the name that the build gave it.",
 }
 
 

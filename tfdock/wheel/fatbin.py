@@ -26,7 +26,7 @@ from tfdock.types import Capability
 from tfdock.wheel import elf
 from tfdock.wheel.facts import FoundCode, Images, Kind, Packing
 
-#: Includes the version and length of every known header: longer search bytes are seldom found by chance.
+#: Includes version and length, which are the same in every known header: a longer pattern seldom matches by chance.
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 
 _HEADER = 16
@@ -75,7 +75,7 @@ def container(start: int, stop: int) -> Program[FoundCode]:
     end = start + _HEADER + size
     # The size may be false. Without a check, a false size would skip the containers after this one.
     if end > stop:
-        parsed.problem = f"it claims {size} bytes, more than exist"
+        parsed.problem = f"it claims to have {size} bytes, more than exist"
         return parsed
     parsed.end = end
     at = start + _HEADER

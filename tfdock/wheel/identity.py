@@ -1,4 +1,4 @@
-"""Parse a wheel's name by the packaging standards, and write the constraints file that pins the wheel. Pure."""
+"""Parse a wheel's name by the packaging standards, and write a constraints file that pins the wheel. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def normal_version(text: str) -> str:
 
 
 def same_version(version: str, other: str) -> bool:
-    """Return whether two texts mean the same version, local part included: 2.18 and 2.18.0 do."""
+    """Return whether two texts mean the same version, with the same local part. 2.18 and 2.18.0 mean the same."""
     try:
         return Version(version) == Version(other)
     except InvalidVersion:
@@ -36,12 +36,12 @@ def same_version(version: str, other: str) -> bool:
 
 
 def local_part(version: str) -> str:
-    """Return `cuda12.5.sm86` of `2.18.0+cuda12.5.sm86`; empty without a local version."""
+    """Return the local part of a version: `cuda12.5.sm86` for `2.18.0+cuda12.5.sm86`; empty without a local part."""
     return normal_version(version).partition("+")[2]
 
 
 def runs_on_python(python_tag: str, abi_tag: str, python: str) -> bool:
-    """Return whether a CPython of that minor version (`3.11`) installs a wheel with these tags.
+    """Return whether a CPython of this minor version (`3.11`) installs a wheel with these tags.
 
     A free-threaded CPython does not count.
     """
@@ -60,7 +60,7 @@ def runs_on_python(python_tag: str, abi_tag: str, python: str) -> bool:
 def constraints(build_id: str, files: Iterable[str]) -> str:
     """Return a constraints file that limits pip to the wheels of a build, given by file name.
 
-    Raises packaging's InvalidWheelFilename for a name that is not a wheel's.
+    Raises packaging's InvalidWheelFilename for an invalid name.
     """
     # The local version belongs in the pin: `==2.18.0` alone matches any local version (PEP 440).
     pins = [f"{name}=={version}" for name, version in (parse_wheel_filename(file)[:2] for file in files)]

@@ -18,7 +18,7 @@ from tfdock.wheel.requirements import wanted
 from tfdock.wheel.wheel import WheelFacts, WheelMetadata, facts_of, metadata_of
 from tfdock.wheel.zip_archive import Archive, Member, open_archive, pieces
 
-#: First bytes of libraries of other systems (PE, Mach-O for one CPU and for several).
+#: The first bytes of libraries for other systems (PE; Mach-O for one CPU and for several CPUs).
 _OTHERS = {b"MZ\x90\0": "Windows", b"\xcf\xfa\xed\xfe": "macOS", b"\xca\xfe\xba\xbe": "macOS"}
 _MOST_FACTS = 300_000  # containers and their targets; a library counts as a hundred. TensorFlow has 30,000
 
@@ -27,10 +27,10 @@ _MOST_FACTS = 300_000  # containers and their targets; a library counts as a hun
 class Inspection:
     """The contents of a wheel.
 
-    `libraries` are all ELF files, by path. `build_info` is TensorFlow's own record of its build, or
-    None. `traces` maps each searched byte string to the files that contain it. `header_versions` are the
-    versions of toolkits (`cuda`: `12.5.1`) that the wheel's headers state. `unread` maps the paths of libraries of
-    other systems to the system (`Windows`).
+    `libraries` are all ELF files, by path. `build_info` is TensorFlow's own record of its build, or None. `traces`
+    maps each searched byte string to the files that contain it. `header_versions` are the toolkit versions that the
+    wheel's headers state (`cuda`: `12.5.1`). `unread` maps the paths of libraries of other systems to the system
+    (`Windows`).
     """
 
     wheel: WheelFacts
@@ -52,9 +52,9 @@ def inspect_wheel(
     """Inspect an open wheel.
 
     `filename` is the wheel's name without a folder; `traces` are byte strings to search for in its files. `progress`
-    is called repeatedly, with the number of bytes that were unpacked since its last call. Every
-    member is unpacked once, but libraries of an unusual layout more often. Nothing is written. Raises
-    `WheelError` when the file is not a sound wheel of that name.
+    is called repeatedly, with the number of bytes that were unpacked since its last call. Members are unpacked once,
+    libraries with an unusual layout several times. Nothing is written. Raises `WheelError` if the file is not a valid
+    wheel with this name.
     """
     gathering = _Gathering(tuple(traces), progress)
     archive = open_archive(file)
@@ -81,10 +81,10 @@ def build_info_of(archive: Archive) -> Mapping[str, object] | None:
 
 
 def toolkit_extra(file: BinaryIO) -> str:
-    """Return the extra (`and-cuda`) for the libraries of the CUDA that a wheel was built with; else empty.
+    """Return the extra (`and-cuda`) that installs the CUDA libraries a wheel was built with; empty if there is none.
 
-    An extra names packages such as `nvidia-cudnn-cu12`. A wheel built with another CUDA major version has this
-    extra too, but it installs the wrong libraries. Raises `WheelError` as `metadata_of` does.
+    An extra names packages such as `nvidia-cudnn-cu12`. A wheel built with another CUDA major version has this extra
+    too, but there the extra installs wrong libraries. Raises `WheelError` as `metadata_of` does.
     """
     archive = open_archive(file)
     facts = metadata_of(archive)
@@ -131,7 +131,7 @@ class _Gathering:
             # One limit applies to all libraries of a wheel; a library counts as a hundred facts.
             self._facts += 100 + read
             if self._facts > _MOST_FACTS:
-                fail("wheel-too-large", "The wheel's libraries, or the GPU code in them, are too many to list.")
+                fail("wheel-too-large", "The wheel has too many libraries, or too much GPU code in them, to list.")
             self.libraries.append(library)
 
 

@@ -432,7 +432,7 @@ class _Assembly:
         needs.text_relocations = elf.DT_TEXTREL in values or bool(values.get(elf.DT_FLAGS, 0) & elf.DF_TEXTREL)
         if elf.DT_STRTAB not in values:
             if elf.DT_NEEDED in values:
-                raise elf.ElfError("its dynamic segment names libraries but no table of names")
+                raise elf.ElfError("its dynamic segment names libraries but has no table of their names")
             return needs
         strings = _Strings(self._kept, elf.offset_of(segments, values[elf.DT_STRTAB]), values.get(elf.DT_STRSZ, 0))
         for tag, value in entries:
@@ -515,12 +515,12 @@ class _Assembly:
         at, exact = place.start, True
         for code in codes:
             if exact and code.start - at >= _SLACK:
-                self._problems.append(f"{code.start - at} bytes at {at:#x} in `{place.name}` are no {noun}")
+                self._problems.append(f"{code.start - at} bytes at {at:#x} in `{place.name}` are not a {noun}")
             if code.problem:
                 self._problems.append(f"the {noun} at {code.start:#x} in `{place.name}`: {code.problem}")
             at, exact = _aligned(code), code.exact
         if exact and place.stop - at >= _SLACK:
-            self._problems.append(f"{place.stop - at} bytes at {at:#x} in `{place.name}` are no {noun}")
+            self._problems.append(f"{place.stop - at} bytes at {at:#x} in `{place.name}` are not a {noun}")
 
 
 @dataclass(slots=True)

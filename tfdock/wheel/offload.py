@@ -32,15 +32,15 @@ _HEAD = _BLOCK + 64
 _COMPRESSED = tuple(
     COMPRESSED_MAGIC + struct.pack("<HH", version, method) for version in range(1, 9) for method in (0, 1)
 )
-#: Version of `CCOB` -> the format of the total size, that of the unpacked size, and where the data starts.
+#: Version of `CCOB` -> the formats of the total size and of the unpacked size, and the offset of the data.
 _LAYOUTS = {1: ("", "<I", 20), 2: ("<I", "<I", 24), 3: ("<Q", "<Q", 32)}
 
 
 def find(data: bytes, base: int, start: int) -> int:
     """Return the next offset where a bundle may start.
 
-    The long magic counts anywhere: bundles that a program loads itself are among its constants. The short magic
-    can occur by chance. It counts only with a valid version and method, at a multiple of 4096.
+    The long magic counts anywhere: a program that loads bundles itself has them among its constants. The short magic
+    can occur by chance: it counts only with a valid version and method, at a multiple of 4096.
     """
     plain = int(stringzilla.find(data, MAGIC, start))
     stop = plain if plain >= 0 else len(data)
@@ -53,9 +53,9 @@ def find(data: bytes, base: int, start: int) -> int:
 def bundle(start: int, stop: int) -> Program[FoundCode]:
     """Read the bundle at `start`; it must end before `stop`.
 
-    In a section the next bundle starts at the multiple of 4096 after this one's end. Version 1 of the compressed form
-    has no length: `end` is then the end of the first page. For a compressed bundle, the sizes are those of the
-    unpacked code, because the bundle is packed as a whole.
+    In a section the next bundle starts at the multiple of 4096 after the end of this bundle. Version 1 of the
+    compressed form has no length: `end` is then the end of the first page. For a compressed bundle, the sizes are
+    those of the unpacked code, because the bundle is packed as a whole.
     """
     parsed = FoundCode(family="hip", start=start, end=start + len(MAGIC), kernels=True)
     magic = yield TakeRequest(start, len(MAGIC))
@@ -120,7 +120,7 @@ class _Table:
             raise _Damaged(f"an entry's name has {length} bytes")
         name = yield from self._field(length)
         if not _NAME.fullmatch(name):
-            raise _Damaged(f"an entry's name is no text: {name[:40]!r}")
+            raise _Damaged(f"an entry's name is not valid text: {name[:40]!r}")
         self.entries += 1
         self.end = max(self.end, self._start + offset + size)
         # Older ids have one hyphen before the target (`hip-amdgcn-amd-amdhsa-gfx906`), newer ones two.
@@ -154,7 +154,7 @@ def _compressed(parsed: FoundCode, stop: int) -> Program[None]:
     packing: Packing = "zstd" if method else "zlib"
     end = parsed.start + struct.unpack_from(total, head, 8)[0] if total else stop
     if end > stop or end < parsed.start + data_at:
-        parsed.problem = "it claims more bytes than exist"
+        parsed.problem = "it claims to have more bytes than exist"
         return
     parsed.exact = bool(total)
     # The first page is part of the bundle: packed data start with the long magic, which is not another bundle.

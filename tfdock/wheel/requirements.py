@@ -27,8 +27,8 @@ _ENVIRONMENT = {
 class RequiredPackage:
     """A package that pip installs with the wheel. `package` is its normalised name.
 
-    If `exact`, the requirement is version `oldest`. Otherwise pip installs the newest version, below `before` if
-    there is this limit; `oldest` may be empty.
+    If `exact`, pip installs version `oldest`. If not, pip installs the newest version, or the newest below `before`
+    if that is set; `oldest` may then be empty.
     """
 
     package: str

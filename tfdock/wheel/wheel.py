@@ -90,7 +90,7 @@ class WheelMetadata:
 
 
 class MemberScan(Protocol):
-    """Inspects one member while it is read; receives all bytes in order. `again`: whether it needs them once more."""
+    """Inspects one member while it is read; gets all bytes in order. `again`: whether it needs all bytes again."""
 
     def feed(self, data: bytes, /) -> object: ...
     def again(self) -> bool: ...
@@ -102,14 +102,14 @@ Watch = Callable[[Member], MemberScan]  #: Called for every member, in two threa
 def read_wheel(file: BinaryIO, filename: str) -> WheelFacts:
     """Check a wheel and return its facts.
 
-    `filename` is the wheel's name without a folder. Every member is unpacked once, for RECORD. Raises `WheelError`
-    when the file is not a sound wheel of that name.
+    `filename` is the wheel's name without a folder. Every member is unpacked once, to check RECORD. Raises
+    `WheelError` if it is not a valid wheel with this name.
     """
     return facts_of(open_archive(file), filename)
 
 
 def facts_of(archive: Archive, filename: str, watch: Watch | None = None, *, renamed: bool = False) -> WheelFacts:
-    """Return the facts of an open archive; `watch` inspects all of its members meanwhile.
+    """Return the facts of an open archive; `watch` inspects all members at the same time.
 
     `renamed` accepts a file whose tags were changed by renaming, as installers do; `tag_problem` then
     describes the change.
@@ -336,7 +336,7 @@ def _check_same(name: _FileName, found_name: str, found_version: str, where: str
 
 
 def metadata_of(archive: Archive) -> WheelMetadata:
-    """Return METADATA of an open archive. Raises `WheelError` if it is missing or does not parse."""
+    """Return METADATA of an open archive. Raises `WheelError` if METADATA is missing or invalid."""
     head = _checked_head(archive, "METADATA")
     try:
         raw, unparsed = parse_email(head)
@@ -360,7 +360,7 @@ def metadata_of(archive: Archive) -> WheelMetadata:
 
 #: Limits of lines and bytes: the time to parse grows with their square. TensorFlow's METADATA has 80 lines, 6 KB.
 _MOST_HEADERS, _MOST_HEAD = 5000, 128 << 10
-#: Wheels have no such header. The parser of `email` takes minutes for the parameters of a long header.
+#: Wheels never have such a header. The parser of `email` takes minutes for the parameters of a long header.
 _MEDIA = re.compile(rb"^content-", re.IGNORECASE | re.MULTILINE)
 
 
@@ -403,7 +403,7 @@ def _wheel_tags(message: Message) -> frozenset[Tag]:
     try:
         tags = frozenset(tag for line in lines for tag in parse_tag(line.strip()))
     except ValueError:
-        fail("wheel-bad-metadata", f"WHEEL has a Tag line that is not a tag: {', '.join(lines)}.")
+        fail("wheel-bad-metadata", f"WHEEL has an invalid Tag line: {', '.join(lines)}.")
     if not tags:
         fail("wheel-bad-metadata", "WHEEL has no Tag line.")
     return tags

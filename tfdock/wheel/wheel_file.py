@@ -14,11 +14,11 @@ from tfdock.wheel.inspection import Inspection, inspect_wheel, toolkit_extra
 def inspected(
     path: Path, *, traces: Sequence[bytes] = (), progress: Callable[[int], object] | None = None
 ) -> Inspection:
-    """Inspect a wheel; ProfileError if there is no such file, WheelRefused if it is not a sound wheel."""
+    """Inspect a wheel; ProfileError if there is no such file, WheelRefused if it is not a valid wheel."""
     # People give the folder that `tfdock build` wrote to. The error "Is a directory" would not help them.
     if path.is_dir():
         names = sorted(wheel.name for wheel in path.glob("*.whl"))
-        fix = f"give one of its wheels: `{path / names[0]}`" if names else "give a wheel, a file that ends in `.whl`"
+        fix = f"name a wheel in it: `{path / names[0]}`" if names else "name a wheel, a file that ends with `.whl`"
         raise ProfileError.of("wheel-not-found", f"{path} is a folder", fix)
     if not path.is_file():
         message, fix = f"wheel not found: {path}", "check the path; `tfdock build` prints the path of each wheel"
@@ -41,7 +41,7 @@ def install_command(path: Path) -> str:
 
 
 def bracketed_extra(path: Path) -> str:
-    """Return `[and-cuda]` if this extra installs the CUDA libraries that the wheel was built with; else empty."""
+    """Return `[and-cuda]` if this extra installs the CUDA libraries of the wheel's build; empty if it does not."""
     try:
         with path.open("rb") as file:
             extra = toolkit_extra(file)

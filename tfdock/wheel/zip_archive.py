@@ -1,8 +1,8 @@
 """Read zip archives strictly, and write them in one fixed form.
 
-This module does not use `zipfile`, for two reasons. `zipfile` accepts what an attacker needs: it takes the last of
-two equal names, trusts the central directory, and skips unknown bytes. Its headers also differ a little between
-Python versions, but a normalised wheel must have the same bytes everywhere.
+This module does not use `zipfile`, for two reasons. `zipfile` accepts archives that help an attacker: it takes the
+last of two equal names, trusts the central directory, and skips unknown bytes. Its headers also differ a little
+between Python versions, but a normalised wheel must have the same bytes everywhere.
 
 Contents stream in pieces of at most 1 MiB. An invalid archive raises `WheelError`.
 """
@@ -74,7 +74,7 @@ _ZIP64_EXTRA, _UNICODE_PATH_EXTRA = 0x0001, 0x7075
 class Member(NamedTuple):  # made 40,000 times for a TensorFlow wheel, in half the time that a dataclass takes
     """A member, as listed in the central directory; sizes and offsets in bytes.
 
-    `header` is the offset of its local header, `data` that of its packed bytes (0 until the header was read).
+    `header` is the offset of its local header, `data` of its packed bytes (0 until the header was read).
     `unix_mode` is the 16 bits of st_mode, 0 if the archive has none.
     """
 
@@ -94,12 +94,12 @@ class Member(NamedTuple):  # made 40,000 times for a TensorFlow wheel, in half t
 
     @property
     def mode(self) -> int:
-        """0o755 if anybody may execute it, else 0o644."""
+        """0o755 if anybody may execute the member, 0o644 if nobody may."""
         return 0o755 if self.unix_mode & 0o111 else 0o644
 
 
 class ByteSource:
-    """An open file, read at any place by any number of threads; `size` is in bytes."""
+    """An open file that any number of threads can read, at any offset; `size` is in bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
         # Seek and read are two calls: another thread could move the position between them.
@@ -123,7 +123,7 @@ class ByteSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """A sound archive with one `.dist-info` folder: `members` are its files, folders left out."""
+    """A sound archive with one `.dist-info` folder: `members` are its files, without folders."""
 
     source: ByteSource
     members: tuple[Member, ...]
@@ -134,7 +134,7 @@ class Archive:
         return f"{self.dist_info}/RECORD"
 
     def member(self, path: str) -> Member | None:
-        """Return the file with this path; None if there is none."""
+        """Return the file with this path; None if there is no such file."""
         return next((member for member in self.members if member.name == path), None)
 
     @property
@@ -166,7 +166,7 @@ def open_archive(file: BinaryIO) -> Archive:
 
 
 def document(archive: Archive, name: str) -> bytes:
-    """Return the contents of a file of `.dist-info`. Raises `WheelError` when it is missing or too large."""
+    """Return the contents of a file of `.dist-info`. Raises `WheelError` if the file is missing or too large."""
     path = f"{archive.dist_info}/{name}"
     member = archive.member(path)
     if member is None:
@@ -202,7 +202,7 @@ def _find_directory(source: ByteSource) -> _Directory:
         fail("wheel-trailing-data", f"{extra} bytes follow the archive.")
     # 0xFFFF means that the zip64 record has the number.
     if extra < 0 or disk != first_disk or disk not in (0, _U16) or count_here != count:
-        fail("wheel-not-a-zip", "The zip end record is damaged or belongs to a divided archive.")
+        fail("wheel-not-a-zip", "The zip end record is damaged or belongs to a split archive.")
     directory = _Directory(start=start, size=length, count=count)
     directory, end = _zip64_directory(source, tail_start + at, directory)
     _check_directory(directory, end)
@@ -231,7 +231,7 @@ def _zip64_directory(source: ByteSource, end: int, short: _Directory) -> tuple[_
     _, disk, record_at, disks = _END64_LOCATOR.unpack(raw)
     # `disks` may be 0 or 1: both mean an archive in one piece.
     if disk or disks > 1 or record_at + _END64.size > at:
-        fail("wheel-not-a-zip", "The zip64 end record is damaged or belongs to a divided archive.")
+        fail("wheel-not-a-zip", "The zip64 end record is damaged or belongs to a split archive.")
     magic, length, _, _, _, _, _, count, size, start = _END64.unpack(source.read(record_at, _END64.size))
     # The record's length does not count its first 12 bytes (APPNOTE 4.3.14.1).
     if magic != _END64_MAGIC or record_at + 12 + length != at:
@@ -252,7 +252,7 @@ def _check_directory(directory: _Directory, end: int) -> None:
     # `zipfile` silently corrects such a shift, and so accepts data before an archive.
     shift = end - directory.start - directory.size
     if shift > 0:
-        fail("wheel-leading-data", f"{shift} bytes stand before the archive, or between its parts.")
+        fail("wheel-leading-data", f"{shift} bytes are before the archive, or between its parts.")
     if shift < 0:
         fail("wheel-not-a-zip", "The zip directory reaches beyond its end record.")
 
@@ -283,7 +283,7 @@ def _central_member(raw: bytes, at: int) -> tuple[Member, int]:
     extras = _extras(raw[at + name_length : at + name_length + extra_length], name)
     size, packed, header = _widen((size, packed, header), extras, name)
     if disk not in (0, _U16):
-        fail("wheel-not-a-zip", f"`{name}` lies in another part of a divided archive.")
+        fail("wheel-not-a-zip", f"`{name}` is in another part of a split archive.")
     member = Member(
         name=name,
         flags=flags,
@@ -317,7 +317,7 @@ def _extras(raw: bytes, name: str) -> dict[int, bytes]:
         if at > len(raw) or number in extras or number == _UNICODE_PATH_EXTRA:
             fail(
                 "wheel-header-mismatch",
-                f"`{name}` has extra fields that are cut short, repeated or a second name.",
+                f"`{name}` has extra fields that are cut short, repeated, or give it a second name.",
             )
         extras[number] = raw[at - length : at]
     return extras
@@ -365,7 +365,7 @@ def _check_member(member: Member) -> None:
     if member.method == _STORED and member.packed != member.size:
         fail(
             "wheel-header-mismatch",
-            f"`{name}` is stored with two sizes, {member.packed} and {member.size} bytes.",
+            f"`{name}` is stored without compression, but has two sizes, {member.packed} and {member.size} bytes.",
         )
 
 
@@ -393,7 +393,7 @@ def _check_sizes(members: Iterable[Member], archive_size: int) -> None:
     if total > RATIO_FREE_BYTES and total > MAX_RATIO * archive_size:
         fail(
             "wheel-bomb",
-            f"The wheel unpacks from {archive_size} to {total} bytes, more than {MAX_RATIO} times.",
+            f"The wheel unpacks from {archive_size} to {total} bytes; the limit is {MAX_RATIO} times its size.",
         )
 
 
@@ -402,7 +402,7 @@ def _located(source: ByteSource, members: Iterable[Member], directory: _Director
     ordered = sorted(members, key=lambda member: member.header)
     starts = [member.header for member in ordered] + [directory.start]
     if starts[0] != 0:
-        fail("wheel-leading-data", f"{starts[0]} bytes stand before the first member.")
+        fail("wheel-leading-data", f"{starts[0]} bytes are before the first member.")
     located = []
     for member, (_, next_start) in zip(ordered, pairwise(starts), strict=True):
         member = member._replace(data=_check_local_header(source, member))
@@ -421,7 +421,7 @@ def _check_local_header(source: ByteSource, member: Member) -> int:
     )
     magic, _, flags, method, _, _, crc, packed, size, name_length, extra_length = header
     if magic != _LOCAL_MAGIC:
-        fail("wheel-header-mismatch", f"`{member.name}` has no local header where the directory says.")
+        fail("wheel-header-mismatch", f"`{member.name}` has no local header at the offset in the directory.")
     rest = source.read(member.header + _LOCAL.size, name_length + extra_length)
     name = rest[:name_length]
     size, packed = _widen((size, packed), _extras(rest[name_length:], member.name), member.name)
@@ -436,7 +436,7 @@ def _check_local_header(source: ByteSource, member: Member) -> int:
     if not same_flags or method != member.method or stated != expected:
         fail(
             "wheel-header-mismatch",
-            f"`{member.name}` has other sizes, CRC, method or flags in its local header.",
+            f"`{member.name}` has sizes, CRC, method or flags in its local header that differ from the directory.",
         )
     return member.header + _LOCAL.size + len(rest)
 
@@ -445,7 +445,7 @@ def _check_gap(source: ByteSource, member: Member, gap: int) -> None:
     """Check the `gap` bytes after a member's contents: none, or the member's data descriptor."""
     # A zip bomb shares bytes between members to reach a ratio that deflate alone cannot.
     if gap < 0:
-        fail("wheel-overlapping-members", f"`{member.name}` reaches into the member or the directory after it.")
+        fail("wheel-overlapping-members", f"`{member.name}` overlaps the next member or the directory.")
     if not member.flags & _DESCRIPTOR_FLAG:
         if gap:
             fail("wheel-hidden-data", f"{gap} bytes after `{member.name}` belong to no member.")
@@ -462,8 +462,8 @@ def _check_gap(source: ByteSource, member: Member, gap: int) -> None:
 def pieces(source: ByteSource, member: Member) -> Iterator[bytes]:
     """Yield a member's contents unpacked, as they come, at most 1 MiB at a time.
 
-    Raises `WheelError` if size, CRC or deflate stream do not match the directory. It never yields more bytes than
-    declared, but the yielded bytes are verified only at the end.
+    Raises `WheelError` if size, CRC or deflate stream do not match the directory. The yielded bytes are never more
+    than declared, but are verified only at the end.
     """
     crc, size = 0, 0
     for piece in _raw_pieces(source, member) if member.method == _STORED else _inflated_pieces(source, member):
@@ -473,11 +473,11 @@ def pieces(source: ByteSource, member: Member) -> Iterator[bytes]:
             fail("wheel-corrupt-member", f"`{member.name}` unpacks to more than its {member.size} bytes.")
         yield piece
     if size != member.size or crc != member.crc:
-        fail("wheel-corrupt-member", f"`{member.name}` has another size or CRC than the directory says.")
+        fail("wheel-corrupt-member", f"`{member.name}` has a size or CRC that differs from the directory.")
 
 
 def blocks(source: ByteSource, member: Member) -> Iterator[bytes]:
-    """Yield a member's contents as `pieces` does, but in blocks of exactly 1 MiB, the last one shorter.
+    """Yield a member's contents as `pieces` does, but in blocks of exactly 1 MiB; only the last block is shorter.
 
     The blocks depend only on the contents, not on their packing, so repacking gives the same blocks.
     """

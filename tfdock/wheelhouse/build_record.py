@@ -1,4 +1,4 @@
-"""Check a build record from elsewhere before other code reads it, and return its claims. Pure."""
+"""Check a build record of unknown origin before other code reads it, and return its claims. Pure."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def claims_of_record(record: Mapping[str, Any]) -> WheelClaims:
 
 
 def claims_of_build_info(info: Mapping[str, object], accelerators: Iterable[str]) -> WheelClaims:
-    """Return the claims in a wheel's own build info, for a wheel without a record. Its targets are not measured."""
+    """Return the claims in a wheel's own build info, for a wheel without a record. Its targets are claims, too."""
     names = list(accelerators)
     family = next((name for name in names if info.get(f"is_{name}_build") is True), None)
     if family is None:

@@ -1,4 +1,4 @@
-"""List the wheels of a wheelhouse, each with its build record, or else with its own metadata."""
+"""List the wheels of a wheelhouse, each with its build record, or with its own metadata if it has no record."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class StoredWheel:
     """A wheel in the wheelhouse.
 
     `changed` is the modification time of the file, in seconds since 1970. `build_id` and `fingerprint` belong to the
-    build that made the wheel. Both are None for a wheel from elsewhere, and if the bytes differ from the
-    published wheel. `problem` says what is wrong, else it is empty.
+    build that made the wheel. Both are None if tfdock did not build the wheel, or if its bytes differ from the
+    published wheel. `problem` says what is wrong; empty if nothing is.
     """
 
     path: Path
@@ -60,7 +60,7 @@ class StoredWheel:
 
     @property
     def finished(self) -> float:
-        """The build time: from the record, or else from the file."""
+        """The build time from the record; without a record, the time of the file."""
         return self.changed if self.claims.finished is None else self.claims.finished
 
 
@@ -70,7 +70,7 @@ def unreadable_records(house: Wheelhouse) -> list[Problem]:
         Problem(
             "record-unreadable",
             f"{file} is not a readable record: it was damaged, or a later version wrote it",
-            "build or pull the wheel again; until then it counts as a wheel from elsewhere",
+            "build or pull the wheel again; until then it counts as a wheel that tfdock did not build",
             severity="warning",
         )
         for file in house.record_files()

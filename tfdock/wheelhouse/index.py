@@ -64,7 +64,7 @@ class IndexUpdate:
     wheels: tuple[str, ...]  #: The wheels in the index.
     added: tuple[str, ...]  #: The wheels that are new in the index.
     removed: tuple[str, ...]  #: The wheels that are no longer in the index.
-    left_out: tuple[Problem, ...] = ()  #: Files outside the index, and why.
+    left_out: tuple[Problem, ...] = ()  #: Files that are not in the index, and why.
 
 
 @dataclass
@@ -114,8 +114,8 @@ class WheelIndex:
     def remove(self, files: Iterable[str]) -> None:
         """Remove wheels from the index. The caller holds the lock, and will change or remove these wheels.
 
-        On a full disk not even a shorter page can be written. Then all pages are removed, until `add` has disk space
-        for them.
+        On a full disk not even a shorter page can be written. Then all pages are removed, until `add` has enough disk
+        space.
         """
         if not self.exists:
             return

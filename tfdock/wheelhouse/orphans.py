@@ -19,7 +19,7 @@ from tfdock.wheelhouse.store import Wheelhouse
 
 #: Prefix of a folder that earlier versions moved wheels into before they removed them; a run id follows.
 _ASIDE = "pruned-"
-_ABANDONED = 86400.0  #: Seconds after which a staging folder is abandoned, if no known run has it.
+_ABANDONED = 86400.0  #: Seconds after which a staging folder counts as abandoned, if no known run owns it.
 _UNCONTINUED = 7 * 86400.0  #: Seconds after which a broken pull counts as abandoned.
 #: Temporary names of `write_atomically`. While the wheelhouse is locked, no process writes them.
 _TEMPORARY = re.compile(
@@ -39,7 +39,7 @@ Trace = frozenset[tuple[str, int, float, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
-    """A path in the wheelhouse that no wheel needs, its kind as text, and a trace to detect changes.
+    """A path in the wheelhouse that no wheel needs, its kind as text, and a `trace` to detect changes.
 
     `build_id` is the build id of the path, or None.
     """
@@ -65,9 +65,9 @@ class Orphan:
 
 
 def find_orphans(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterator[Orphan]:
-    """Yield leftovers of killed runs and broken pulls, except those that a run may still use.
+    """Yield leftovers of killed runs and broken pulls, except leftovers that a run may still use.
 
-    `state` is the folder of the journal of runs; `busy` are the build ids that runs hold.
+    `state` is the folder of the journal of runs; `busy` are the build ids that runs are using.
     """
     yield from _abandoned_staging(house, state, busy)
     yield from _stray_files(house)

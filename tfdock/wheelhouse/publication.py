@@ -25,8 +25,8 @@ def publish(
 ) -> None:
     """Make wheels visible: the record first, then pip's constraints, then each wheel; each file in one atomic move.
 
-    `beside` has the files that the record names under `kept`; for a pulled build, also `PULLED`. A run
-    that is killed in between leaves a record whose wheel is missing. That build is not finished; it is built again.
+    `beside` has the files that the record names under `kept`; for a pulled build, also `PULLED`. If a run is killed
+    in between, a record remains without its wheel. Such a build does not count as finished, and is built again.
     """
     for path in sealed:
         # Sync before the wheel is visible: after a power cut, no name may stand for missing bytes.

@@ -51,7 +51,7 @@ def failed_runs(house: Wheelhouse, state: Path, build_id: str | None = None) -> 
 class RunState:
     """A current run of any command, or a build that waits or has ended."""
 
-    run: str  #: The id of the run; before a run exists, that of the background command, whose output is the log.
+    run: str  #: The id of the run. Before a run exists: the id of the background command, whose output is the log.
     build_id: str  #: The build id.
     state: State  #: What the build does, or how it ended.
     profile: str  #: The name of the profile's file; empty for a successful build.
@@ -99,7 +99,7 @@ class _Noted:
 
 
 def run_states(house: Wheelhouse, state: Path) -> Iterator[RunState]:
-    """Yield this user's running and waiting builds of any wheelhouse, then this one's ended builds, newest first."""
+    """Yield this user's running and waiting builds of any wheelhouse, then ended builds of `house`, newest first."""
     living = list(_living(state))
     failed = (_noted(path.parent, path.name.removesuffix(RUN_SUFFIX)) for path in failed_runs(house, state))
     ended = [*chain.from_iterable(failed), *_built(house)]
@@ -148,13 +148,13 @@ def _now() -> str:
 
 
 class BuildNotes:
-    """Lists the builds of a background command that wait, or ended without a run, in a file beside its output.
+    """Lists builds of a background command that wait, or ended without a run: in a file beside the command's output.
 
     A failed write never fails a build.
     """
 
     def __init__(self, output: Path, profiles: Mapping[BuildId, str]) -> None:
-        """Note that the builds of these profiles wait."""
+        """Record that the builds of these profiles wait."""
         self._file, waiting = output.with_suffix(".json"), partial(RunState, run=output.stem, log=str(output))
         self._runs = {
             str(name): waiting(build_id=name, state="waiting", profile=Path(profile).name, started=_now())
@@ -163,7 +163,7 @@ class BuildNotes:
         self._write()
 
     def end(self, result: Mapping[str, Any]) -> None:
-        """Note the end of a build, a row of `tfdock.build/1`."""
+        """Record the end of a build, given as a row of `tfdock.build/1`."""
         run, state = self._runs.pop(result["build_id"]), _WITHOUT_WHEEL.get(result["status"])
         if state and not result["log"]:
             reason = result["problems"][0].message.partition("\n")[0]

@@ -51,7 +51,7 @@ class ServerAddress:
 
     @property
     def name(self) -> str:
-        """The host that other machines use: this machine's name, if the server listens on every interface."""
+        """The host name for other machines: this machine's name if the server listens on every interface."""
         host = socket.gethostname() if _has_property(self.host, "is_unspecified") else self.host
         return f"[{host}]" if ":" in host else host
 
@@ -59,8 +59,8 @@ class ServerAddress:
         """Return whether requests for this host are answered.
 
         A stranger can point the host name of a web page to this address. A script of the page can then read the
-        served files (DNS rebinding). Such a page cannot have an IP address or `localhost` as its name. A server
-        that other machines reach answers to every name.
+        served files (DNS rebinding). But such a page cannot have an IP address or `localhost` as its host name. A
+        server that other machines can reach answers requests for every name.
         """
         if not self.loopback:
             return True
@@ -232,7 +232,7 @@ class _Files(StaticFileHandler):
             self.set_status(421)
             self.set_header("Content-Type", "text/plain; charset=utf-8")
             self.finish(
-                f"421 This server does not answer to the name `{name}`.\n"
+                f"421 This server does not answer requests for the name `{name}`.\n"
                 "Ask for it by `localhost` or by its address. A proxy in front of it sends `Host: localhost`.\n"
             )
 

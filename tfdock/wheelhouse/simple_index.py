@@ -33,8 +33,8 @@ class IndexedWheel:
     """A wheel as an index names it.
 
     `file` is its name and `sha256` the hash of its bytes (64 hexadecimal digits). `requires_python` is as in
-    METADATA. `metadata_sha256` is the hash of METADATA's bytes, which are served as `<file>.metadata`; None if they
-    are not served.
+    METADATA. `metadata_sha256` is the hash of METADATA, which is served as `<file>.metadata`; None if METADATA is not
+    served.
     """
 
     file: WheelName
@@ -93,7 +93,7 @@ def pages(files: Iterable[IndexedWheel], *, wheels: str = "../../") -> dict[str,
 
 
 def is_ours(page: bytes, project: str = "") -> bool:
-    """Return whether tfdock made a page, of a project or of all projects. Another program's page is not replaced."""
+    """Return whether tfdock made a page, of a project or of all projects. Other programs' pages are not replaced."""
     # Compare only the head, so that pages with other wheels are recognised too.
     return page.startswith(_head(_title(project)).encode())
 
@@ -141,5 +141,5 @@ _OTHER = re.compile(rb"[^A-Za-z0-9._~-]")
 
 
 def quoted(name: str) -> str:
-    """Return a file name as part of an address. `+` is escaped as well: some servers take it for a space."""
+    """Return a file name as part of an address. `+` is escaped as well: some servers read `+` as a space."""
     return _OTHER.sub(lambda match: b"%%%02X" % match[0][0], name.encode()).decode()

@@ -60,7 +60,7 @@ class Wheelhouse:
     root: Path
 
     def at(self, name: str) -> UntrustedPath:
-        """Return the place of a name in the folder."""
+        """Return the path of a name in the folder."""
         return UntrustedPath(self.root, name)
 
     @property
@@ -86,7 +86,7 @@ class Wheelhouse:
 
     @property
     def staged(self) -> UntrustedPath:
-        """The folder of the folders that containers write to."""
+        """The folder with the results of all runs; containers write to folders inside it."""
         return self.private / "staging"
 
     def make_staged(self) -> None:
@@ -96,7 +96,7 @@ class Wheelhouse:
 
     @contextmanager
     def locked(self, build_id: BuildId, patience: float = _PATIENCE) -> Iterator[None]:
-        """Hold a build id; raise Locked if another run has it. The kernel releases the lock if this process dies."""
+        """Lock a build id; raise Locked if another run has it. The kernel releases the lock if this process dies."""
         until = time.monotonic() + patience
 
         def wait(_: str) -> None:
@@ -115,7 +115,7 @@ class Wheelhouse:
         """Lock the visible part of the wheelhouse for a moment: one process at a time adds, replaces or removes
         wheels.
 
-        A process that holds a build id may take this lock. A process that holds this lock must not wait for a build
+        A process that has locked a build id may take this lock. A process with this lock must not wait for a build
         id.
         """
         # Wait without a limit: a process holds this lock only for a moment.
@@ -232,18 +232,18 @@ class Wheelhouse:
             if self.complete_record(build_id, record["fingerprint"]):
                 raise WheelRefused.of(
                     "wheel-name-taken",
-                    f"{self.root / record['wheels'][0]['file']} has the build id {build_id} too, and belongs to the "
+                    f"{self.root / record['wheels'][0]['file']} also has the build id {build_id}, but belongs to the "
                     f"trust domain {recorded(record)}, not {domain}",
                     (
                         "use another `--wheelhouse`",
                         "move the other wheel away, if nobody needs it",
                         "build with `--trust`, if you trust this build as much as a release",
                     ),
-                    why="a build of another source, base image or option would take its name and its tags",
+                    why="a build with another source, base image or option would take this wheel's name and tags",
                 )
 
     def check_early(self, build_id: BuildId, fingerprint: str, domain: str) -> None:
-        """Raise WheelRefused before hours of work, if `check_replaceable` would refuse the result."""
+        """Raise WheelRefused if `check_replaceable` would refuse the result: before hours of work."""
         self._check_domain(build_id, domain)
         record = load_record(self.record_folder(build_id, fingerprint) / "record.json")
         for wheel in record["wheels"] if record else ():

@@ -1,7 +1,7 @@
 """Prune a wheelhouse by rules of retention, and remove leftovers of killed runs.
 
-Wheels of other programs are kept, and all files of a build id that a run holds. A wheel is removed from the index
-before its file is removed.
+Wheels of other programs are kept; so are all files of a build id that a run is using. A wheel is removed from the
+index before its file is removed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tfdock.wheelhouse.store import Wheelhouse
 class Rules:
     """The rules of retention. A wheel is removed if it meets every given rule.
 
-    `before`: the wheel was built before this time. `max_size`: the wheel and all remaining wheels take more bytes.
-    `keep`: the wheel is not from one of the N newest builds of its build id. None: the rule is not given.
+    `before`: the wheel was built before this time. `max_size`: the wheel and all remaining wheels take more bytes
+    than this. `keep`: the wheel is not from one of the N newest builds of its build id. None: the rule is not given.
     """
 
     before: float | None = None
@@ -38,7 +38,7 @@ class Rules:
 class PrunedWheelhouse:
     """The files that were removed, or that would be removed.
 
-    `left`: the bytes of the wheels that stay. `reached`: whether `left` is within the limit `max_size`, if there is a
+    `left`: the bytes of the remaining wheels. `reached`: whether `left` is within the limit `max_size`, if there is a
     limit. `busy`: the build ids that a run is using; the files of these builds were not touched.
     """
 

@@ -291,9 +291,9 @@ class config:
 @pytest.mark.parametrize(
     ("source", "expects", "step", "says"),
     [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", False, "import", "it ends with SIGILL"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", False, "import", "the process ends with SIGILL"),
         ("raise ImportError('numpy.core.umath failed to import')", False, "import", "exit status 1: "),
-        (NO_GPU, True, "devices", "it lists no GPU"),
+        (NO_GPU, True, "devices", "TensorFlow lists no GPU"),
         (NO_GPU, False, "matmul", "exit status 1"),
     ],
 )

@@ -78,7 +78,7 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
         Environment(interpreter=AskedPython(program=Path("/env/bin/python"), trouble="No module named 'encodings'")),
         "python-unusable", "No module named 'encodings'", "-I -S -c pass",
     ),
-    "32 bits": (replace(SOUND, interpreter=replace(PYTHON, bits=32)), "python-unusable", "32 bits", "64 bits"),
+    "32 bits": (replace(SOUND, interpreter=replace(PYTHON, bits=32)), "python-unusable", "32-bit", "64-bit"),
     "Windows": (
         replace(SOUND, interpreter=replace(PYTHON, program=Path("/mnt/c/Python/python.exe"))),
         "python-unusable", "Windows", "WSL2",
@@ -131,7 +131,7 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
     "no AVX": (replace(SOUND, cpu_flags=frozenset({"sse4_2"})), "cpu-lacks-feature", "no avx", "optimize: native"),
     "an old libstdc++": (
         replace(SOUND, old_stdcxx=("/old/libstdc++.so.6", "GLIBCXX_3.4.30"), variables={"LD_LIBRARY_PATH": "/old"}),
-        "cpp-library-old", "has no GLIBCXX_3.4.30", "take /old out of LD_LIBRARY_PATH",
+        "cpp-library-old", "lacks GLIBCXX_3.4.30", "take /old out of LD_LIBRARY_PATH",
     ),
     "numpy 2 with an older release": (
         replace(with_wheels(replace(WHEEL, version="2.17.0", requires=("numpy (<2.0.0,>=1.23.5)",)))),
@@ -168,7 +168,7 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
             with_wheels(replace(WHEEL, version="2.17.0")), variables={"PYTHONPATH": "/mine:/their/site"},
             folders={"numpy": Path("/their/site")},
         ),
-        "requirement-breaks", "numpy 2.0.2 (which PYTHONPATH names", "take /their/site out of PYTHONPATH",
+        "requirement-breaks", "numpy 2.0.2 (which is on PYTHONPATH", "take /their/site out of PYTHONPATH",
     ),
     "numpy 2 of the user": (
         replace(
@@ -231,14 +231,14 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
     "no uvm": (
         replace(SOUND, driver=replace(DRIVER, nodes=("/dev/nvidia0",))), "driver-unusable", "uvm", "modprobe -u",
     ),
-    "no libcuda": (nowhere("cuda"), "driver-unusable", "libcuda.so.1 is found nowhere", "install the libraries"),
+    "no libcuda": (nowhere("cuda"), "driver-unusable", "libcuda.so.1 was not found", "install the libraries"),
     "the toolkit's stub": (
         with_library("cuda", found=FoundLibrary(name="libcuda.so.1", path=Path("/cuda/lib64/stubs/libcuda.so.1"))),
         "driver-unusable", "the toolkit's stub", "take /cuda/lib64/stubs out of LD_LIBRARY_PATH",
     ),
     "another version's libcuda": (
         with_library("cuda", found=FoundLibrary(name="libcuda.so.1", path=Path("/x/libcuda.so.535.54.03"))),
-        "driver-unusable", "of driver 535.54.03, and the kernel's module of 550.54.14", "restart",
+        "driver-unusable", "of driver 535.54.03, but the kernel module is of 550.54.14", "restart",
     ),
     "cuda-compat": (
         with_library("cuda", found=FoundLibrary(name="libcuda.so.1", path=Path("/x/compat/libcuda.so.535.54.03"))),
@@ -269,25 +269,25 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
     ),
     "a library whose package is installed": (
         replace(nowhere("cufft"), versions={**SOUND.versions, "nvidia-cufft-cu12": "11.2.3.61"}),
-        "gpu-library-missing", "found nowhere", '--force-reinstall --no-deps "nvidia-cufft-cu12==11.2.3.61"',
+        "gpu-library-missing", "was not found", '--force-reinstall --no-deps "nvidia-cufft-cu12==11.2.3.61"',
     ),
     "a library of another number": (
         nowhere("cudnn", others=(SITE / "nvidia/cudnn/lib/libcudnn.so.8",)),
-        "gpu-library-missing", "there is libcudnn.so.8, of another", '-m pip install "tensorflow[and-cuda]==2.18.0"',
+        "gpu-library-missing", "there is libcudnn.so.8, but of", '-m pip install "tensorflow[and-cuda]==2.18.0"',
     ),
     "a library without an extra": (
         replace(nowhere("cufft"), tensorflow=replace(TENSORFLOW, wheels=(replace(WHEEL, extras=()),))),
-        "gpu-library-missing", "libcufft.so.11 is found nowhere", "install cuda 12, for which it was built",
+        "gpu-library-missing", "libcufft.so.11 was not found", "install cuda 12, as in the build of this wheel",
     ),
     "what a library needs": (
         with_library(
             "cusolver", found=replace(opened("cusolver").found, lacks=(("libnvJitLink.so.12", "libcusparse"),))
         ),
-        "gpu-library-missing", "libnvJitLink.so.12, which libcusparse needs, is not", "pip install",
+        "gpu-library-missing", "libnvJitLink.so.12, which libcusparse needs, was not", "pip install",
     ),
     "an older cuDNN of pip": (
         with_library("cudnn", owner="nvidia-cudnn-cu12", version="9.1.0.70"),
-        "cudnn-too-old", "is cuDNN 9.1.0.70, and 9.3", '-m pip install "nvidia-cudnn-cu12>=9.3,<10"',
+        "cudnn-too-old", "is cuDNN 9.1.0.70, but the build had 9.3", '-m pip install "nvidia-cudnn-cu12>=9.3,<10"',
     ),
     "an older cuDNN of the system": (
         with_library("cudnn", version="9.1.0"), "cudnn-too-old", "9.1.0", "out of LD_LIBRARY_PATH",
@@ -317,15 +317,15 @@ def test_the_first_cause_is_the_verdict_and_alone_has_a_fix(name: str) -> None:
 @pytest.mark.parametrize(
     ("environment", "says"),
     [
-        (SOUND, "all 7 that it opens are found"),
-        (replace(SOUND, variables={"CUDA_VISIBLE_DEVICES": "0"}), "all 7 that it opens are found"),
-        (replace(SOUND, variables={"CUDA_VISIBLE_DEVICES": "GPU-8f6a"}), "all 7 that it opens are found"),
+        (SOUND, "all 7 that TensorFlow loads were found"),
+        (replace(SOUND, variables={"CUDA_VISIBLE_DEVICES": "0"}), "all 7 that TensorFlow loads were found"),
+        (replace(SOUND, variables={"CUDA_VISIBLE_DEVICES": "GPU-8f6a"}), "all 7 that TensorFlow loads were found"),
         (replace(SOUND, driver=NvidiaDriver(), opened=()), "no NVIDIA GPU was found"),
         (replace(FOR_CPU, driver=NvidiaDriver()), "built for the CPU, and there is no NVIDIA GPU here"),
         (replace(SOUND, driver=NvidiaDriver(wsl=True, paravirtual=True), opened=()), "through /dev/dxg"),
         (with_library("cudnn", owner="nvidia-cudnn-cu12", version="9.5.1.17"), "9.5.1.17, of nvidia-cudnn-cu12"),
         (with_wheels(), "it is a checkout or a copy"),
-        (replace(SOUND, opened=()), "tfdock does not know the libraries that 2.18.0 opens"),
+        (replace(SOUND, opened=()), "tfdock does not know the libraries that 2.18.0 loads"),
         (replace(FOR_CPU, tensorflow=replace(TENSORFLOW, build_info=None)), "no readable build_info.py"),
         (
             replace(FOR_CPU, driver=NvidiaDriver(), tensorflow=replace(TENSORFLOW, build_info=None)),
@@ -437,7 +437,7 @@ def test_what_does_not_keep_tensorflow_from_the_gpu_is_a_warning() -> None:
     warned = [check.found for check in judge_environment(environment, KNOWLEDGE) if check.status == "warning"]
     assert warned == [
         f"notebooks run /other/python, not this Python: {kernel}",
-        "nvvm/libdevice/libdevice.10.bc is found nowhere: compiling with XLA fails, as in some optimizers",
+        "nvvm/libdevice/libdevice.10.bc was not found: compiling with XLA fails, as in some optimizers",
     ]
 
 

@@ -154,7 +154,7 @@ def test_a_long_challenge_that_names_no_realm_is_no_login() -> None:
 def test_a_token_may_be_anything() -> None:
     with scripted(asking(token=b"[" * 100_000)) as registry:
         code, told = refused(lambda: registry.repository().digest("main"))
-    assert (code, "gives none" in told) == ("registry-unreachable", True)
+    assert (code, "sends none" in told) == ("registry-unreachable", True)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_manifest_that_takes_for_ever_is_left_when_its_time_is_up(monkeypatch:
     with scripted(slow) as registry:
         code, told = refused(lambda: registry.repository().manifest("main"))
         left.set()
-    assert (code, "no whole answer" in told) == ("registry-unreachable", True)
+    assert (code, "no complete answer" in told) == ("registry-unreachable", True)
 
 
 def test_a_registry_says_in_its_own_words_why_it_refuses() -> None:
@@ -427,7 +427,7 @@ def test_an_answer_whose_head_never_ends_is_left(monkeypatch: pytest.MonkeyPatch
         code, told = refused(lambda: WAYS[way](repository))
         endless.left.set()
     assert code == "registry-unreachable"
-    assert "no whole answer in" in told or "less than 10,000 bytes a second" in told
+    assert "no complete answer in" in told or "less than 10,000 bytes a second" in told
 
 
 @pytest.mark.parametrize("way", WAYS)

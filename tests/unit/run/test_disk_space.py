@@ -49,7 +49,7 @@ def test_a_place_that_cannot_be_looked_at_is_no_reason_to_stop_nor_to_say_nothin
     (problem,) = room.error("image", "", "it stays in the cache").problems
     assert problem.code == "disk-full"
     assert problem.why is not None
-    assert f"the engine's data ({there}) has no free space that can be measured" in problem.why
+    assert f"the engine's data ({there}) has no measurable free space" in problem.why
 
 
 def test_a_link_to_nowhere_and_a_folder_that_is_not_there_are_no_error(tmp_path: Path) -> None:

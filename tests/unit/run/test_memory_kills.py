@@ -109,7 +109,7 @@ def test_each_way_to_run_out_of_memory_has_words_of_its_own(
 def test_with_one_job_already_it_takes_more_memory_and_says_how_much(memory: float, wanted: str) -> None:
     (problem,) = failures(GCC, jobs=1, memory=int(memory * GIB)).container_error(1, memory=True).problems
     assert problem.fix is not None
-    assert problem.fix.startswith(f"give it {wanted} of memory or more: it runs only one job already; then run")
+    assert problem.fix.startswith(f"give the build {wanted} of memory or more: it runs only one job already; then ")
     assert "jobs:" not in problem.fix
 
 

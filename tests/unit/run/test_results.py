@@ -185,7 +185,7 @@ def test_a_fifo_in_the_place_of_a_result_is_refused_at_once(
 def test_a_socket_in_the_place_of_a_result_is_refused(staging: Path, kept: Path) -> None:
     clear(staging / "done")
     os.mknod(staging / "done", stat.S_IFSOCK | 0o600)
-    assert "a socket is in its place" in refusal(lambda: copy_from_folder(staging, EXPECTED, kept), kept)
+    assert "a socket is there" in refusal(lambda: copy_from_folder(staging, EXPECTED, kept), kept)
 
 
 def test_a_folder_in_the_place_of_a_result_does_not_leave(collect: Collect, staging: Path, kept: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_sparse_file_that_nobody_could_read_to_its_end_is_refused(staging: Pat
     os.truncate(staging / "raw/a.whl", 4 << 40)
     told = refusal(lambda: copy_from_folder(staging, EXPECTED, kept), kept)
     assert "`raw/a.whl`" in told
-    assert "4,398,046,511,104 bytes, and 1,000 are allowed" in told
+    assert "4,398,046,511,104 bytes, but only 1,000 are allowed" in told
 
 
 def test_a_file_with_holes_within_the_bounds_is_refused_and_one_without_is_taken(staging: Path, kept: Path) -> None:

@@ -164,7 +164,7 @@ def test_the_profile_stays_with_a_timeline_beside_it(python: Path, tmp_path: Pat
         ("status=0", 0, ""),
         ("status=3", 3, "the script ends with exit status 3"),
         ("own=logs", 0, "the script profiles itself too, into logs: `tfdock trace logs`"),
-        ("steps=7", 0, "7 steps are in it: the script has no more, or all steps take over 5 s"),
+        ("steps=7", 0, "only 7 steps were recorded: the script has no more, or all steps take over 5 s"),
     ],
 )
 def test_the_exit_status_is_the_scripts_and_what_limits_the_answer_is_noted(
@@ -203,7 +203,7 @@ def test_a_running_program_is_recorded_through_its_port(python: Path, tmp_path: 
     assert "there is no profile in" in trace(python, "there:1").stderr
     lost = trace(python, "nobody:1")
     assert lost.exit_code == 4
-    assert "nothing was recorded of nobody:1: UNAVAILABLE: no responses [trace-missing]" in lost.stderr
+    assert "nothing was recorded from nobody:1: UNAVAILABLE: no responses [trace-missing]" in lost.stderr
 
 
 def test_what_records_nothing_leaves_no_folder_and_no_silence(
@@ -212,7 +212,7 @@ def test_what_records_nothing_leaves_no_folder_and_no_silence(
     monkeypatch.setattr(xprof_tables, "_ANSWER_SECONDS", 0.5)
     lost = trace(python, "--seconds", "1", "silent:1")
     assert lost.exit_code == 4
-    assert "nothing was recorded of silent:1: no answer in 2 s [trace-missing]" in lost.stderr
+    assert "nothing was recorded from silent:1: no answer in 2 s [trace-missing]" in lost.stderr
     assert list((tmp_path / "trace").iterdir()) == []
 
 
@@ -310,9 +310,9 @@ def at_home(_python: Path) -> None:
         (bool, ["a.whl", "--", "a.py"], 2, "wheel not found: a.whl"),
         (with_pipe, ["a.whl", "a.py"], 6, "below/pipe is a socket, pipe or device [mount-refused]"),
         (with_pipe, ["a.whl", "-m", "a"], 6, "below/pipe is a socket, pipe or device [mount-refused]"),
-        (at_home, ["a.whl", "a.py"], 6, "your home folder lies in it [mount-refused]"),
+        (at_home, ["a.whl", "a.py"], 6, "it contains your home folder [mount-refused]"),
         (bool, ["--xprof", "nowhere", "{python}", "a.py"], 2, "there is no Python at nowhere [python-not-found]"),
-        (bool, ["{python}", "a.py", "steps=0"], 4, "it has 3 steps, which are left out"),
+        (bool, ["{python}", "a.py", "steps=0"], 4, "all its 3 steps are skipped"),
         (
             bool,
             ["{python}", "a.py", "signal=9"],
@@ -367,7 +367,7 @@ def test_an_operation_becomes_a_program_with_the_shapes_of_the_trace(
     ("leaves", "name", "says"),
     [
         ((), "Conv9D", "no operation of the trace is called `Conv9D` [operation-missing]"),
-        ((), "Mul", "Mul cannot be written as a program: the script makes no such operation"),
+        ((), "Mul", "Mul cannot be written as a program: the script does not create it"),
         (({**BATCH, "dtype": "resource"}, AXES), "longest", "one of its inputs is of the type resource"),
         ((BATCH,), "longest", "do not give the shape of an input"),
         ((BATCH, {**AXES, "value": None}), "longest", "a size, axis or index known only at run time"),

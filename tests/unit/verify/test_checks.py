@@ -386,7 +386,7 @@ def test_versions_agree_with_build_info_as_far_as_both_are_written(
         (CUDA, BUILD_INFO, "cuda", "passed", ""),
         (ROCM, {"is_rocm_build": True}, "rocm", "skipped", "its build_info does not state the version of ROCm"),
         (ROCM, BUILD_INFO, "rocm", "failed", "its build_info states a build without ROCm"),
-        (ROCM, BUILD_INFO, "cuda", "failed", "its build_info names a CUDA that the profile does not"),
+        (ROCM, BUILD_INFO, "cuda", "failed", "its build_info names a CUDA, the profile names none"),
     ],
 )
 def test_what_the_wheel_says_less_exactly_or_otherwise_than_the_profile_is_told(
@@ -407,8 +407,8 @@ def test_what_the_wheel_says_less_exactly_or_otherwise_than_the_profile_is_told(
         ("", ("-mavx2",), "portable", "-mavx2"),
         ("", ("-mavx10.2",), "portable", "-mavx10.2"),
         ("", ("-march=x86-64-v3",), "portable", "-march=x86-64-v3"),
-        ("", ("-march=native",), "portable", "the CPU of the machine that builds (`-march=native`)"),
-        ("", ("-mtune=native",), "portable", "the CPU of the machine that builds (`-mtune=native`)"),
+        ("", ("-march=native",), "portable", "the CPU of the build machine (`-march=native`)"),
+        ("", ("-mtune=native",), "portable", "the CPU of the build machine (`-mtune=native`)"),
         ("optimize: [avx2, fma]\n", ("-mfma", "-mavx2"), "-mavx2 -mfma", "-mavx2 -mfma"),
         ("optimize: [avx2, fma]\n", ("-mavx2",), "-mavx2 -mfma", "-mavx2"),
         ("optimize: [avx2]\n", (), "-mavx2", "portable"),

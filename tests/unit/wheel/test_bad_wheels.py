@@ -296,7 +296,7 @@ LIES: dict[str, tuple[Build, str]] = {
         lambda: make_wheel(record=lambda rows: [[rows[0][0], rows[1][1], rows[0][2]], *rows[1:]]),
         "record-wrong-hash",
     ),
-    "a library that is damaged": (damaged_elf, "it has no whole ELF header"),
+    "a library that is damaged": (damaged_elf, "its ELF header is incomplete"),
 }
 
 
@@ -671,7 +671,7 @@ print(json.dumps([done.returncode, done.stdout, done.stderr, peak]))
 SAID: dict[str, tuple[Build, str]] = {
     "refused": (lambda: make_wheel() + b"more", "wheel-trailing-data"),
     "wrong RECORD": (LIES["RECORD has another's hash"][0], "record-wrong-hash"),
-    "damaged library": (damaged_elf, "it has no whole ELF header"),
+    "damaged library": (damaged_elf, "its ELF header is incomplete"),
 }
 
 

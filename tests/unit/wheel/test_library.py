@@ -57,7 +57,7 @@ def test_what_the_linker_puts_between_containers_is_no_damage() -> None:
 def test_more_than_that_is_told() -> None:
     one = elf.container(elf.Image(kind=2, number=80))
     found = read(elf.library((".nv_fatbin", one + b"x" * 256 + one)))
-    assert "are no container" in found.problems[0]
+    assert "are not a container" in found.problems[0]
     assert [(image.target, image.count) for image in found.loadable.images] == [("sm_80", 2)]
 
 
@@ -74,6 +74,6 @@ def test_code_for_no_gfx_target_is_counted_and_not_passed_over() -> None:
 def test_a_target_that_is_no_plain_text_is_damage(name: str, packed: bool) -> None:
     bundle = elf.bundle({f"hipv4-amdgcn-amd-amdhsa--{name}": b"code"}, 16)
     found = read(elf.library((".hip_fatbin", elf.hip_section(elf.compressed(bundle, 3) if packed else bundle))))
-    assert "an entry's name is no text" in found.problems[0]
+    assert "an entry's name is not valid text" in found.problems[0]
     assert found.problems[0].isprintable()
     assert found.loadable.images == ()
