@@ -295,7 +295,7 @@ class FakeEngine:
         self._called("start", container)
         found = self._existing(container)
         if found.spec.gpus and not set(self.engine_info.runtimes) - {"runc"}:
-            raise _error("gpu-runtime-missing", "the engine has no runtime that gives containers a GPU")
+            raise _error("gpu-runtime-missing", "the engine has no container runtime for GPUs")
         if any(mount.source in self._unmountable for mount in found.spec.mounts):
             raise _error("volume-mount-refused", "the engine cannot mount a volume: it is made of memory")
         seen = self._resolved(found.spec)
@@ -474,7 +474,7 @@ class FakeEngine:
         if taken is None:
             return
         if RUN_LABEL not in taken.spec.labels:
-            raise _error("container-name-taken", f"a container named {name} exists, and tfdock did not make it")
+            raise _error("container-name-taken", f"a container named {name} exists, but tfdock did not create it")
         self.remove(taken.id)
 
 

@@ -230,7 +230,7 @@ def test_toolchains_share_a_name_and_never_mix(site: Site) -> None:
     there.run("pull")
     assert there.entries == here.entries
     assert entries(there.tfdock.cache / "disk" / OTHER) == entries(other)
-    assert "holds nothing for the toolchain 0000000000000000" in there.run("pull", "--toolchain", "0" * 16).stderr
+    assert "has no entries for the toolchain 0000000000000000" in there.run("pull", "--toolchain", "0" * 16).stderr
 
 
 def test_other_domains_than_release_travel_only_when_they_are_named(site: Site) -> None:

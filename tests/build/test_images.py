@@ -223,7 +223,7 @@ def test_only_wheels_with_a_record_of_checks_that_passed_can_be_pushed(alone: Tf
     damaged.record.write_text(damaged.record.read_text().replace(damaged.fingerprint, "none"))
     for wheel, why in (
         (without, ""),
-        (unverified, "does not say that its checks have passed"),
+        (unverified, "does not say that the wheel passed its checks"),
         (damaged, "cannot be used"),
     ):
         outcome = alone.run(

@@ -351,7 +351,7 @@ def test_what_the_wheel_requires_goes_along_as_its_source_says(here: Place, ther
 def test_what_the_bundle_could_not_know_is_told_and_the_wheel_is_there(
     here: Place, there: Place, bundle: Path
 ) -> None:
-    assert "the requirements of its wheel are only known after a build" in here.notices
+    assert "the requirements of the wheel are known only after a build" in here.notices
     there.engine.compiled = wheel(requires="Requires-Dist: wrapt>=1.11\n")
     (result,) = there.build(bundle)
     assert "the bundle lacks requirements of the wheel: wrapt>=1.11" in there.notices
@@ -366,7 +366,7 @@ def test_a_wheel_that_is_built_says_what_it_requires(here: Place, there: Place, 
     assert build(here.session, BuildRequest(prepared=prepared), here.heard.append).status == "built"
     here.heard.clear()
     here.bundle(profile, target=target)
-    assert "only known after a build" not in here.notices
+    assert "known only after a build" not in here.notices
     there.build(target)
     assert "was not tried" not in there.notices
 

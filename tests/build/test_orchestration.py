@@ -991,7 +991,7 @@ def test_a_wheel_for_gpus_is_tried_on_them_where_the_engine_has_a_gpu_runtime(
     if "nvidia" in runtimes:
         assert set(statuses(found, "passed")) > {"gpu-devices", "gpu-first-op", "gpu-native", "gpu-driver"}
     else:
-        assert reasons(found)["gpu-devices"].startswith("the engine gives containers no such GPU")
+        assert reasons(found)["gpu-devices"].startswith("the engine cannot give containers such a GPU")
 
 
 def test_where_the_gpu_runtime_has_no_gpu_to_give_the_rest_is_tried_all_the_same(desk: Desk) -> None:

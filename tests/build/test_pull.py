@@ -310,7 +310,7 @@ DOCKER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 PACKED = {
     "too large": (lambda layer: gzip.compress(layer + bytes(1 << 25)), "unpacks to more than"),
     "other bytes": (lambda layer: gzip.compress(layer[:-1] + b"x"), ""),
-    "cut short": (lambda layer: gzip.compress(layer)[:-9], "does not unpack to sha256:"),
+    "cut short": (lambda layer: gzip.compress(layer)[:-9], "does not have the digest sha256:"),
     "more behind it": (lambda layer: gzip.compress(layer) + b"more", "unpacks to more than"),
     "no gzip": (lambda layer: layer, "cannot be unpacked"),
 }
@@ -645,33 +645,33 @@ def many(count: int) -> bytes:
 
 
 HOSTILE: dict[str, tuple[Callable[[bytes, bytes], list[bytes]], str]] = {
-    "a name that leads out": (extra("../../.bashrc"), "which tfdock does not put there"),
-    "an absolute name": (extra("/etc/cron.d/x"), "which tfdock does not put there"),
-    "a name that leads out of a known folder": (extra("wheels/../../x"), "which tfdock does not put there"),
+    "a name that leads out": (extra("../../.bashrc"), "which tfdock does not write"),
+    "an absolute name": (extra("/etc/cron.d/x"), "which tfdock does not write"),
+    "a name that leads out of a known folder": (extra("wheels/../../x"), "which tfdock does not write"),
     "a symbolic link": (extra("wheels/x", tarfile.SYMTYPE, "/etc"), "is a symbolic link"),
     "a hard link": (extra("wheels/x", tarfile.LNKTYPE, "/etc/passwd"), "is a link"),
     "a device": (extra("wheels/x", tarfile.CHRTYPE), "is a device"),
     "a pipe": (extra("wheels/x", tarfile.FIFOTYPE), "is a pipe"),
     "a sparse file": (extra("wheels/x", tarfile.GNUTYPE_SPARSE), "is a sparse file"),
     "a folder of its own": (extra("etc", tarfile.DIRTYPE), "it has a folder"),
-    "another wheel among the papers": (extra("wheels/evil-1-py3-none-any.whl"), "which tfdock does not put there"),
+    "another wheel among the papers": (extra("wheels/evil-1-py3-none-any.whl"), "which tfdock does not write"),
     "the sums twice": (extra(SUMS), "is in it twice"),
     "a member larger than its layer": (
         lambda wheel, _: [wheel, member("simple/index.html", size=1 << 32) + END], "is larger than its layer"),
-    "a hundred thousand members": (lambda wheel, _: [wheel, many(100_000)], "where tfdock writes"),
+    "a hundred thousand members": (lambda wheel, _: [wheel, many(100_000)], "but tfdock writes"),
     "thousands of members": (lambda wheel, _: [wheel, many(5000)], "too many members"),
     "no end": (lambda wheel, papers: [wheel, papers[: -len(END)]], "has no valid end"),
     "something behind the end": (lambda wheel, papers: [wheel, papers + b"more" * 128], "has no valid end"),
     "no tar": (lambda wheel, _: [wheel, b"something else" * 100], "a header that tfdock never writes"),
-    "a member before the wheel": (in_front(member("../../.bashrc")), "is in the place of"),
+    "a member before the wheel": (in_front(member("../../.bashrc")), "(0 bytes) instead of"),
     "a link instead of the wheel": (in_front(member("wheels/x", kind=tarfile.SYMTYPE, link="/etc")), "symbolic link"),
     "something behind the wheel": (lambda wheel, papers: [wheel[:-512] + b"x" * 512, papers], "data after"),
-    "a longer layer": (lambda wheel, papers: [wheel + bytes(512), papers], "but with that wheel it would have"),
-    "a huge layer": (lambda wheel, papers: [wheel + bytes(20 << 20), papers], "but with that wheel it would have"),
-    "huge papers": (lambda wheel, papers: [wheel, papers + bytes(17 << 20)], "where tfdock writes 16777216 at most"),
-    "no papers": (lambda wheel, _: [wheel], "and has 1 layers"),
-    "a layer more": (lambda wheel, papers: [wheel, papers, many(1)], "and has 3 layers"),
-    "a layer twice": (lambda _, papers: [papers, papers], "it lists a layer twice"),
+    "a longer layer": (lambda wheel, papers: [wheel + bytes(512), papers], "bytes instead of"),
+    "a huge layer": (lambda wheel, papers: [wheel + bytes(20 << 20), papers], "bytes instead of"),
+    "huge papers": (lambda wheel, papers: [wheel, papers + bytes(17 << 20)], "but tfdock writes at most 16777216"),
+    "no papers": (lambda wheel, _: [wheel], "but has 1 layers"),
+    "a layer more": (lambda wheel, papers: [wheel, papers, many(1)], "but has 3 layers"),
+    "a layer twice": (lambda _, papers: [papers, papers], "the manifest lists a layer twice"),
 }  # fmt: skip
 
 
@@ -706,26 +706,26 @@ def forged(build: Made) -> dict[str, tuple[Forged, str]]:
     record = f"meta/{build.build_id}/record.json"
     lying = {**Forged(build).record, "fingerprint": other}
     return {
-        "no sums": (Forged(build, papers={key: papers[key] for key in papers if key != SUMS}), f"it has no {SUMS}"),
+        "no sums": (Forged(build, papers={key: papers[key] for key in papers if key != SUMS}), f"has no {SUMS}"),
         "sums that lie": (Forged(build, papers=papers | {SUMS: f"{other}  {name}\n".encode()}), "SHA256SUMS and the"),
         "sums that are none": (Forged(build, papers=papers | {SUMS: b"\xff\x00"}), "has invalid lines"),
-        "no record": (Forged(build, papers={key: papers[key] for key in papers if key != record}), "its records"),
+        "no record": (Forged(build, papers={key: papers[key] for key in papers if key != record}), "the records"),
         "a record of another": (Forged(build, papers=papers | {record: json.dumps(lying).encode()}), "other builds"),
         "a record that is none": (Forged(build, papers=papers | {record: b"{}"}), "a record: `schema`: missing"),
         "a record that breaks others": (
             Forged(build, papers=papers | {record: json.dumps(lying | {"seconds": [1]}).encode()}), "`seconds`"),
         "a record in another's place": (
             Forged(build, papers={f"meta/{OTHER}/record.json" if key == record else key: data
-                                  for key, data in papers.items()}), "is that of"),
-        "labels of another size": (Forged(build, labels=labels | {"io.tfdock.wheels": short}), "it would have"),
+                                  for key, data in papers.items()}), "is for"),
+        "labels of another size": (Forged(build, labels=labels | {"io.tfdock.wheels": short}), "bytes instead of"),
         "a label that leads out": (Forged(build, labels=labels | {"io.tfdock.wheels": evil}), "`0.file`: '"),
         "two wheels of one name": (
-            Forged(build, labels=labels | {"io.tfdock.wheels": json.dumps([row, row])}), "two wheels of one name"),
+            Forged(build, labels=labels | {"io.tfdock.wheels": json.dumps([row, row])}), "with the same name"),
         "another fingerprint": (Forged(build, labels=labels | {"io.tfdock.fingerprint": other}), "other builds"),
         "annotations that differ": (Forged(build, annotations=labels | {"io.tfdock.build-id": OTHER}), "different"),
         "no labels": (Forged(build, config={"config": {}}), "no labels"),
-        "another platform": (Forged(build, config={"architecture": "s390x"}), "its wheels are not"),
-        "a huge config": (Forged(build, config={"comment": "x" * (2 << 20)}), "where tfdock writes 1048576 at most"),
+        "another platform": (Forged(build, config={"architecture": "s390x"}), "its wheels do not"),
+        "a huge config": (Forged(build, config={"comment": "x" * (2 << 20)}), "but tfdock writes at most 1048576"),
         "other diff_ids": (Forged(build, config={"rootfs": {"diff_ids": []}}), "different layers"),
         "a packed layer": (Forged(build, layer_type=f"{LAYER_TYPE}+gzip"), "not `application"),
         "another sum for all": (Forged(build).claims(sha256=other), "has the sha256"),
@@ -935,7 +935,7 @@ def test_a_registry_that_is_down_is_a_warning_and_the_next_one_is_asked(
     before.faults += [faults[fault]] if fault in faults else []
     alone = site.tfdock.build("cpu.yaml", "--registry", first)
     assert alone.code == ENGINE, "the build goes on, and is compiled"
-    assert "the build continues without it" in alone.stderr
+    assert "the build continues without this registry" in alone.stderr
     assert first.partition("/")[0] in alone.stderr
     assert site.visible == []
     outcome = site.tfdock.build("cpu.yaml", "--registry", first, "--registry", second)

@@ -102,7 +102,7 @@ def test_where_plain_bazel_dies_of_memory_the_second_try_ends_with_a_wheel(
     profile = write_profile(tmp_path / "hungry.yaml", workshop.tree(), bazel=HUNGRY, resources=limits)
     outcome = tfdock.build(profile, code=0)
     assert outcome.build["attempts"] == 2
-    assert "compiling again with 1, from the cache" in outcome.stderr
+    assert "compiling again with 1 from the cache" in outcome.stderr
     assert tfdock.visible == published(outcome.build)
     first, second = record_of(outcome.build)["resources"]
     assert (first["jobs"], second["jobs"]) == (2, 1)

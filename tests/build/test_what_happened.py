@@ -136,7 +136,7 @@ def test_a_cold_build_says_what_was_executed_and_what_took_long(cold: Built) -> 
     assert bazel["slowest"][0]["seconds"] > 0.2
     assert bazel["critical_path"]["actions"][-1]["name"].startswith("Packing tensorflow_miniature-")
     assert bazel["wall_seconds"] > bazel["critical_path"]["seconds"] > 0
-    assert cold.why["sentences"] == ["this wheelhouse has no earlier build of it"]
+    assert cold.why["sentences"] == ["this wheelhouse has no earlier build to compare with"]
 
 
 def test_what_is_kept_lies_beside_the_record_and_nothing_else_stays(cold: Built) -> None:
@@ -196,7 +196,7 @@ def test_a_warm_build_needs_no_reason_and_an_emptied_cache_is_one(history: Histo
     assert again.why["differences"] == []
     (sentence,) = again.why["sentences"]
     assert sentence.startswith("no compared part differs from the last build")
-    assert "its disk cache was empty" in sentence
+    assert "the disk cache was empty" in sentence
 
 
 # --- the legacy road ------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Read figures of a build from Bazel's build event file (`--build_event_json_file`) and its output lines. Pure.
+"""Read a build's counts and times from Bazel's event file (`--build_event_json_file`) and output. Pure: no I/O.
 
-Each line of the file is a JSON object. Figures that a version of Bazel does not report are None or empty. Torn lines,
-and lines of another shape, are skipped.
+Each line of the file is a JSON object. A value that this Bazel version does not report is None or empty. Incomplete
+lines, and lines with other JSON, are skipped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DISK = re.compile(r"--disk_cache=(?!$)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Bazel's figures of one build: actions served by a cache, and actions executed."""
+    """Bazel's counts for one build: actions served by a cache, and actions executed."""
 
     hits: int = 0
     executed: int = 0
@@ -49,9 +49,9 @@ class Step:
 class BuildEvents:
     """What Bazel reports of one build.
 
-    `sources` names the caches with hits: `disk`, `remote`, or `cache` if this Bazel does not say which. `runners`
-    counts executed actions by runner, with Bazel's names. `actions` counts all actions, Bazel's own among them.
-    `critical` is the critical path, first action first. `cpu_seconds` is the CPU time of Bazel's own process,
+    `sources` counts the hits of each cache: `disk`, `remote`, or `cache` if this Bazel does not say which cache.
+    `runners` counts executed actions by runner, with Bazel's names. `actions` counts all actions, including Bazel's
+    own. `critical` is the critical path, first action first. `cpu_seconds` is the CPU time of Bazel's own process,
     `output_bytes` the size of the built files.
     """
 
@@ -67,9 +67,9 @@ class BuildEvents:
     output_bytes: int | None = None
 
 
-#: How many of the last texts are kept, and characters of each. A container can write any number.
+#: How many of the last texts are kept, and how many characters of each text. A container can write any number.
 _MOST_TEXTS, _LONGEST = 2_000, 1 << 15
-_RUNNERS = 100  #: How many runners are kept, and characters of their names.
+_RUNNERS = 100  #: How many runners are kept, and how many characters of each name.
 
 
 def read_events(lines: Iterable[str]) -> BuildEvents:
@@ -96,7 +96,7 @@ def read_events(lines: Iterable[str]) -> BuildEvents:
 
 
 def read_output(lines: Iterable[str]) -> BuildEvents:
-    """Read the same figures from Bazel's output, for a Bazel that writes no event file."""
+    """Read the same values from Bazel's output, for a Bazel that writes no event file."""
     texts = deque((line[-_LONGEST:] for line in lines if line.startswith("INFO: ")), _MOST_TEXTS)
     return _with_output(_with_counts(BuildEvents(), _last_process_counts(texts), ()), texts)
 
@@ -198,7 +198,7 @@ def _with_output(build: BuildEvents, texts: Iterable[str]) -> BuildEvents:
 
 
 def parsed_lines(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON objects of lines; skip torn lines and other values."""
+    """Yield the JSON object of each line; skip incomplete lines and other values."""
     for line in lines:
         with suppress(Malformed):
             yield parse(dict[str, Any], line)

@@ -1,7 +1,7 @@
-"""Explain a cold cache: the differences between two builds that make actions miss the cache. Pure.
+"""Explain a cold cache: the differences between two builds that make actions miss the cache. Pure: no I/O.
 
 Two records are compared, together with the files stored beside them (`kept_inputs`). An older record may lack some of
-them. The report lists the parts that were not compared.
+these files. The report lists the parts that were not compared.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from tfdock.errors import joined
 
 INPUTS_SCHEMA = "tfdock.inputs/1"
-_NAMED = 3  #: The most names of a kind that are listed one by one.
+_NAMED = 3  #: How many names of each kind are listed at most.
 # The parts of a build id that name a source: the hash of a checkout, and the hash of patches.
 _SOURCE_WORDS = re.compile(r"\.src[0-9a-f]{8}|-p[0-9a-f]{8}(?=-)")
 _PATCHES = "tfdock/patches/"
-#: Files of the context that run Bazel or look at its results. No action is made from them.
+#: Files of the context that run Bazel or read its results. No action depends on these files.
 _WITHOUT_EFFECT = {"tfdock/phase.sh", "tfdock/pins.py"}
 _ENVIRONMENT = "tfdock/environment"
-_HASH = 16  #: Hexadecimal digits kept of a hash: enough to tell two contents apart, not to prove anything.
+_HASH = 16  #: How many hexadecimal digits of a hash are kept: enough to distinguish contents, but not for security.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class InputDifference:
 
     kind: str  #: The kind of the input.
     text: str  #: The difference in words.
-    reaches: bool = True  #: Whether it can make compiled actions miss the cache.
+    reaches: bool = True  #: Whether the difference can make compiled actions miss the cache.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheMissReport:
-    """The comparison of a build with the last one."""
+    """The comparison of a build with the build before it."""
 
     since: Mapping[str, str] | None = None  #: The build used for the comparison; null if there was none.
     sentences: tuple[str, ...] = ()  #: The answer in words.
@@ -70,9 +70,9 @@ class CacheMissReport:
 
 
 def kept_inputs(toolchain: bytes, context: Mapping[str, bytes], files: Mapping[str, str] | None) -> dict[str, object]:
-    """Return the document that is kept beside a record for a comparison with the next build.
+    """Return the document that is stored beside a record. The next build is compared with this document.
 
-    `files` maps the paths of the local checkout to what identifies each file.
+    `files` maps each path of the local checkout to a text that identifies the file's content.
     """
     return {
         "schema": INPUTS_SCHEMA,
@@ -89,7 +89,7 @@ def _short_hash(content: str | bytes) -> str:
 
 
 def inputs_of(record: Mapping[str, Any], kept: object) -> Inputs:
-    """Read a record and the files kept beside it. Unreadable values are left out."""
+    """Read a record and the files stored beside it. Unreadable values are left out."""
     plan = _map(record.get("plan"))
     image = _map(plan.get("image"))
     document = _map(kept)
@@ -113,7 +113,7 @@ def inputs_of(record: Mapping[str, Any], kept: object) -> Inputs:
 
 
 def last_build(records: Iterable[Mapping[str, Any]], build_id: str) -> Mapping[str, Any] | None:
-    """Return the newest build of that build id, or else the newest build that differs only in its source.
+    """Return the newest build of that build id. If there is none: the newest build that differs only in its source.
 
     A changed local checkout has another build id, but its objects are in the same cache.
     """
@@ -145,9 +145,7 @@ def differences(before: Inputs, after: Inputs) -> Iterator[InputDifference]:
         yield from _context_differences(before, after, before.context, after.context)
     # This comes last, because it results from the differences above and explains their effect.
     if before.toolchain_key != after.toolchain_key:
-        text = (
-            f"toolchain key {before.toolchain_key} -> {after.toolchain_key}: another disk cache, which shares nothing"
-        )
+        text = f"toolchain key {before.toolchain_key} -> {after.toolchain_key}: the build uses another disk cache"
         yield InputDifference(kind="toolchain", text=text)
 
 
@@ -162,7 +160,7 @@ def _toolchain_differences(before: Sequence[str], after: Sequence[str]) -> Itera
         for text in texts[:_NAMED]:
             yield InputDifference(kind=kind, text=text)
         if len(texts) > _NAMED:
-            yield InputDifference(kind=kind, text=f"and {len(texts) - _NAMED} more of its {kind}s")
+            yield InputDifference(kind=kind, text=f"{len(texts) - _NAMED} more {kind}s differ")
 
 
 def _tools(lines: Iterable[str]) -> dict[tuple[str, str], str]:
@@ -177,7 +175,7 @@ def _tools(lines: Iterable[str]) -> dict[tuple[str, str], str]:
 
 def _describe_tool(kind: str, name: str, old: str | None, new: str | None) -> str:
     if kind == "files":
-        return "files of the image outside of packages changed"
+        return "files of the image that belong to no package changed"
     if kind == "tool":
         old, new = (value and f"{value[:12]}…" for value in (old, new))
     else:  # show the architecture only if nothing else differs
@@ -238,7 +236,7 @@ def _option_differences(kind: str, before: Sequence[str], after: Sequence[str]) 
         yield InputDifference(kind=kind, text=f"`{new}` was added")
     # Order matters: of two values of an option Bazel takes the last.
     if tuple(before) != tuple(after) and Counter(before) == Counter(after):
-        yield InputDifference(kind=kind, text=f"the {kind}s have another order")
+        yield InputDifference(kind=kind, text=f"the order of the {kind}s changed")
 
 
 def _option(flag: str) -> str:
@@ -283,9 +281,9 @@ def explain(
     executed: int,
     cache_was_empty: bool,
 ) -> CacheMissReport:
-    """Compare a build with the last one. `cache_was_empty`: whether its disk cache was empty when compiling began."""
+    """Compare a build with the last one. `cache_was_empty`: whether the disk cache was empty when compiling began."""
     if last is None:
-        text = "this wheelhouse has no earlier build of it" if executed else ""
+        text = "this wheelhouse has no earlier build to compare with" if executed else ""
         return CacheMissReport(sentences=tuple(filter(None, [text])))
     before, old = last
     changes = tuple(differences(old, inputs))
@@ -312,10 +310,10 @@ def _not_compared(before: Inputs, after: Inputs) -> Iterator[str]:
 
 
 def _nothing_differs(uncompared: Sequence[str], *, cache_was_empty: bool) -> str:
-    lacking = f" ({joined(uncompared)} could not be)" if uncompared else ""
+    lacking = f" ({joined(uncompared)} could not be compared)" if uncompared else ""
     text = f"no compared part differs from the last build{lacking}"
     if cache_was_empty:
-        return f"{text}, but its disk cache was empty: it was pruned or removed, or the cache folder has changed"
+        return f"{text}, but the disk cache was empty: it was pruned or removed, or this is another cache folder"
     return f"{text}: part of the cache was pruned, or no cache stores these actions"
 
 

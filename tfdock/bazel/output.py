@@ -1,4 +1,4 @@
-"""Read what Bazel and its compilers print, line by line: progress and errors. Pure."""
+"""Read what Bazel and its compilers print, line by line: progress and errors. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ _BEFORE_TREE = re.compile(
 
 
 def progress(line: str) -> tuple[int, int] | None:
-    """(done, total) of a progress line `[1,234 / 5,678] Compiling …`."""
+    """Return (done, total) from a progress line `[1,234 / 5,678] Compiling …`; None for other lines."""
     match = _PROGRESS.match(line)
     return (_number(match[1]), _number(match[2])) if match else None
 
 
 def action(line: str) -> str:
-    """Return the action in a progress line: `Compiling x.cc` of `[1 / 2] Compiling x.cc; 3s local`."""
+    """Return the action in a progress line: `Compiling x.cc` for `[1 / 2] Compiling x.cc; 3s local`."""
     match = _PROGRESS.match(line)
     return line[match.end() :].partition("; ")[0].strip() if match else ""
 
@@ -74,7 +74,7 @@ def is_ceremony(line: str) -> bool:
 
 
 def processes(text: str) -> dict[str, int]:
-    """Return the actions by runner, of the last line `INFO: 13 processes: 3 disk cache hit, 10 local.`, if any."""
+    """Return the actions by runner, from the last line like `INFO: 13 processes: 3 disk cache hit, 10 local.`"""
     counts: dict[str, int] = {}
     for match in _PROCESSES.finditer(text):
         counts = dict(_summary(match[1])) or counts
@@ -100,7 +100,7 @@ def is_error(line: str) -> bool:
 def first_error(lines: Iterable[str]) -> str:
     """Return the first report of an error among lines, at most 600 characters; empty if there is none.
 
-    Bazel announces some errors, such as those of a repository rule, in a line that ends with a colon. Then the next
+    Bazel announces some errors, such as errors of a repository rule, in a line that ends with a colon. Then the next
     line is added.
     """
     errors = [line.strip() for line in lines if is_error(line)]
@@ -111,10 +111,10 @@ def first_error(lines: Iterable[str]) -> str:
 
 
 def compiler_errors(lines: Iterable[str]) -> tuple[str, ...]:
-    """Return the first errors of compilers, assemblers and linkers among lines: three at most, none twice.
+    """Return the first three different errors of compilers, assemblers and linkers among lines.
 
-    Each is at most 300 characters, and names files by their path in the source tree: `a/b.cc:3:10: error: …`. Bazel's
-    own words about a failed action are left out.
+    Each has at most 300 characters, and names files by their path in the source tree: `a/b.cc:3:10: error: …`.
+    Bazel's own messages about a failed action are left out.
     """
     found: dict[str, None] = {}
     for line in lines:
@@ -129,7 +129,7 @@ def compiler_errors(lines: Iterable[str]) -> tuple[str, ...]:
 def failed_download(lines: Iterable[str]) -> tuple[str, str] | None:
     """Return the first address of the first failed download, and the expected checksum; None without one.
 
-    Bazel prints the checksum only if it got a file with another one; otherwise the text is empty.
+    Bazel prints the expected checksum only if the file had another checksum. If not, this text is empty.
     """
     for line in lines:
         if match := _DOWNLOAD.search(line):

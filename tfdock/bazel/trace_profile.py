@@ -1,7 +1,7 @@
-"""Read Bazel's JSON trace profile (`--profile`): which action ran when, where, and from which cache. Pure.
+"""Read Bazel's JSON trace profile (`--profile`): which action ran when, where, and from which cache. Pure: no I/O.
 
-Bazel has written two shapes: a list, and an object with `traceEvents`. Each line has one event. Both are read line
-by line, because a profile of TensorFlow is too large for memory. A truncated profile yields its complete events.
+A Bazel version writes a list, or an object with `traceEvents`. Each line has one event. Both forms are read line by
+line, because a profile of TensorFlow is too large for memory. A truncated profile yields its complete events.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from tfdock.bazel.build_events import Step, parsed_lines
 
-#: How an action ended: a process ran, a cache had it, or Bazel did it itself, such as writing a file.
+#: How an action was done: by a process, from a cache, or by Bazel itself, such as writing a file.
 How = Literal["executed", "cached", "own"]
 
 _ACTION = "action processing"
@@ -27,16 +27,16 @@ _PATH_NAME = re.compile(r"action '(.*)'$")
 # Bazel merges short events of a thread when a profile grows large.
 _MERGED = re.compile(r"merged \d+ events")
 _MICRO = 1_000_000
-_NAME = 300  #: The most characters of a name, because rules choose the names and the record stores them.
-#: The most kinds of actions, and steps of the critical path, to store: the record stores these too.
+_NAME = 300  #: The most characters of a name. Bazel rules choose the names, and the record stores them.
+#: The most kinds of actions, and the most steps of the critical path: the record stores these too.
 _MNEMONICS, _STEPS = 200, 300
-#: Events that are read. A container may have written the profile, and the events are held in memory.
+#: The most events that are read. A container may have written the profile, and the events are kept in memory.
 _MOST = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedAction:
-    """An action: its start in seconds since Bazel began, its duration in seconds, and its thread's lane, from 0.
+    """An action. `start` is in seconds after Bazel's start. `lane` is the number of its thread, from 0.
 
     `mnemonic` is empty if this Bazel does not report it; executed actions always have one.
     """
@@ -51,7 +51,7 @@ class TracedAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceProfile:
-    """The contents of a profile: actions by start, the critical path, and whether Bazel merged events to save
+    """The contents of a profile: actions sorted by start, critical path, and whether Bazel merged events to save
     space."""
 
     actions: tuple[TracedAction, ...] = ()
@@ -60,7 +60,7 @@ class TraceProfile:
 
     @property
     def by_mnemonic(self) -> dict[str, int]:
-        """Return how many actions of each kind were executed, most first."""
+        """Return the number of executed actions of each kind, the largest number first."""
         return dict(
             Counter(action.mnemonic for action in self.actions if action.how == "executed").most_common(_MNEMONICS)
         )
@@ -81,7 +81,7 @@ class _Mark:
 
 
 def read_profile(lines: Iterable[str]) -> TraceProfile:
-    """Return the first `_MOST` events of a profile; an empty profile if it is not JSON or has another shape."""
+    """Return the first `_MOST` events of a profile; an empty profile if the text is not such a profile."""
     actions: list[tuple[int, int, int, str, str]] = []
     marks: dict[int, list[_Mark]] = {}
     critical: list[Step] = []

@@ -1,4 +1,4 @@
-"""The phases that run Bazel: fetch downloads and analyses everything; compile compiles, without a network."""
+"""The phases that run Bazel: `fetch` downloads and analyses everything; `compile` compiles without a network."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from tfdock.plan.resources import after_memory
 from tfdock.types import ExpectedFiles, Mount
 
 _RULES = "--include=WORKSPACE* --include=*.bzl --include=*.bazel"
-_MOST_RULES = 1 << 20  #: The most bytes of rules that are read around an address.
+_MOST_RULES = 1 << 20  #: The most bytes of Bazel rules to read around an address.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileResult:
     """The results of the compile phase, besides the files."""
 
-    #: The limits of each attempt to compile, and how it ended: rows of the build record.
+    #: For each attempt to compile: its limits and its result. These are rows of the build record.
     attempts: tuple[Mapping[str, Any], ...]
     cache_was_empty: bool
-    remote: Mapping[str, object] | None  #: The traffic with a remote cache and executor.
+    remote: Mapping[str, object] | None  #: The traffic to and from a remote cache and executor.
 
 
 # --- fetch ----------------------------------------------------------------------------------------------------------
 
 
 def fetch_downloads(run: BuildRun, image: ImageResult) -> None:
-    """Run the fetch phase; retry once, with more heap or fewer jobs, if memory ran out.
+    """Run the fetch phase. If memory runs out, retry once, with more heap or fewer jobs.
 
-    Builds fetch one after the other: several Bazels that fill one cache disturb each other.
+    Only one build fetches at a time: several Bazels that fill the same cache disturb each other.
     """
     waiting = run.supervisor.waiting("fetch", "fetches into the same cache")
     lock = run.session.cache.root / "locks" / "repository"
@@ -87,9 +87,9 @@ def fetch_downloads(run: BuildRun, image: ImageResult) -> None:
             if run.session.engine_info.local:
                 for name in remove_changed_downloads(repository, began):
                     why = (
-                        "it holds more names than fetches leave"
+                        "the cache has more names than fetches can leave"
                         if name == EVERYTHING
-                        else "it does not match its name"
+                        else "the content does not match the name"
                     )
                     message = f"removed {name} from the repository cache: {why}"
                     run.tell(str(Problem("repository-cache-changed", message)))
@@ -114,7 +114,7 @@ def _put_source_archives(run: BuildRun, image: ImageResult, repository: Path) ->
     with opened(place) as cache:
         for row in rows:
             if not has_archive(cache, row):
-                run.tell(f"{row.archive} is no longer at its own address; downloading it from another address")
+                run.tell(f"{row.archive} is no longer at its own address: it is downloaded from another address")
                 download(row, cache, mirror, check)
     if not is_local:
         # For an engine on another machine, only containers on that machine reach the cache.
@@ -122,7 +122,7 @@ def _put_source_archives(run: BuildRun, image: ImageResult, repository: Path) ->
         copy = ("/bin/sh", "-c", f"cp -R {GIVEN}/. {REPOSITORY_CACHE}/")
         mounts = (*spec.mounts, Mount(source=str(folder), target=GIVEN, read_only=True, given=True))
         spec = replace(spec, name=f"{spec.name}-archives", command=copy, mounts=mounts)
-        run_container(run, spec, "fetch", "archives whose own addresses are dead")
+        run_container(run, spec, "fetch", "archives with dead addresses")
         remove_folder(folder)
 
 
@@ -144,9 +144,9 @@ def _name_lost_archive(run: BuildRun, image: ImageResult, failure: TfdockError) 
     sha256 = sha256 or _sum_in_source(run, image, url)
     row = example_row(url, sha256, run.plan.resolution.release.release)
     problem, *others = failure.problems
-    message = f"{problem.message}\n  archive: {url}, sha256 {sha256 or 'unknown: see the source, near this address'}"
+    message = f"{problem.message}\n  archive: {url}, sha256 {sha256 or 'unknown: see the source, near this URL'}"
     # This fix comes last: the server may be back soon.
-    fix = f"if the address is dead for good, add {HOW_TO_ADD}: `{row}`"
+    fix = f"if the address never works again, add {HOW_TO_ADD}: `{row}`"
     failure.problems = (replace(problem, message=message, fixes=(*problem.fixes, fix)), *others)
 
 
@@ -157,7 +157,7 @@ def _sum_in_source(run: BuildRun, image: ImageResult, url: str) -> str:
     spec = container_beside(run, image, "rules", ("/bin/sh", "-c", script, url), expected)
     # Report the failed download, whatever happens here.
     with suppress(TfdockError, OSError):
-        run_container(run, spec, "fetch", "the sum of an archive")
+        run_container(run, spec, "fetch", "the sha256 of an archive")
         return sum_beside((run.folders.results / "rules").read_text("utf-8", "replace"), url)
     return ""
 
@@ -182,7 +182,7 @@ def _unpack_external(run: BuildRun, image: ImageResult) -> None:
 
 
 def compile_wheel(run: BuildRun, image: ImageResult) -> CompileResult:
-    """Run the compile phase; retry once, with half the jobs and from the cache, if memory ran out."""
+    """Run the compile phase. If memory runs out, retry once from the cache, with half the jobs."""
     with run.phase("compile"):
         session = run.session
         # Compute the share again: other builds may have ended or started meanwhile.
@@ -225,7 +225,7 @@ def _with_less(run: BuildRun, error: OutOfMemory, doing: str) -> BuildRun:
     less = after_memory(run.plan.resources, of_bazel=error.of_bazel)
     if less is None:
         raise error
-    run.tell(f"{error.problems[0].message}; {doing} again with {less.jobs}, from the cache")
+    run.tell(f"{error.problems[0].message}; {doing} again with {less.jobs} from the cache")
     # Errors of the first attempt must not explain a failure of the second.
     run.supervisor.output.clear()
     return replace(run, plan=with_resources(run.plan, less, run.session.knowledge))

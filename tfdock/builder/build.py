@@ -1,4 +1,4 @@
-"""Build a plan: image, fetch, compile, seal, verify. The wheel appears completely at the end, or not at all."""
+"""Build a plan: image, fetch, compile, seal, verify. The complete wheel appears at the end, or nothing appears."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tfdock.run.supervisor import Supervisor, clean_up_killed_runs
 from tfdock.types import Mount
 
 _T = TypeVar("_T")
-#: Codes of failures that another source ref may avoid.
+#: Codes of failures that may not occur with another source ref.
 _OF_THE_SOURCE = {"source-unreachable", "image-step-failed", "download-failed", "fetch-failed"}
 
 WHEEL = "/tf/wheel"  #: The folder of the finished wheel in the container of `tfdock shell --debug`.
@@ -43,8 +43,8 @@ WHEEL = "/tf/wheel"  #: The folder of the finished wheel in the container of `tf
 def build(session: BuildSession, request: BuildRequest, listen: events.Listener) -> BuildResult:
     """Build a plan, unless it is up to date. Inputs from a bundle are used as they are.
 
-    With a lock, an image with other contents than the lock is refused.
-    Raises a TfdockError whose problems name the phase, the log and what to do next.
+    With a lock, an image is refused if its contents differ from the lock. Raises a TfdockError whose problems name
+    the phase, the log and what to do next.
     """
     plan, house = request.prepared.plan, session.wheelhouse
     if not house.root.exists() and not (session.pulls and session.settings.registries):
@@ -109,7 +109,7 @@ def shell(
 
     The container has the compile phase's mounts, and the network. `ready` is called before the terminal is attached.
     With `gpu` the container has the GPUs. With `debug` it may use ptrace, and has the finished wheel in `/tf/wheel`.
-    Raises EngineError (`gpu-runtime-missing`) if the engine gives containers no such GPUs.
+    Raises EngineError (`gpu-runtime-missing`) if the engine cannot give containers these GPUs.
     """
     access = _gpus_of(session, request.prepared.plan) if gpu else GpuAccess()
     with _file_errors(session), _run(session, request, request.prepared.plan, listen) as run:
@@ -136,7 +136,7 @@ def _gpus_of(session: BuildSession, plan: BuildPlan) -> GpuAccess:
     access = gpu_access(accelerator if has_gpus else None, session.engine_info)
     if access.missing:
         fix = (
-            "`tfdock doctor` shows how to install it"
+            "`tfdock doctor` shows how to install GPU support"
             if has_gpus
             else "leave `--gpu` out, or name a profile for a GPU"
         )
@@ -148,7 +148,7 @@ def _finished_wheel(run: BuildRun) -> Iterator[Mount]:
     """Yield the mount of the plan's finished wheel, as a copy that the container cannot change."""
     done = run.session.up_to_date(run.request.prepared)
     if done is None:
-        run.tell("no wheel in the wheelhouse fits this profile: `tfdock build` makes it")
+        run.tell("the wheelhouse has no wheel of this profile: `tfdock build` makes one")
         return
     folder = run.folders.own / "wheel"
     make_folder(folder)
@@ -172,9 +172,9 @@ def pins(session: BuildSession, request: BuildRequest, listen: events.Listener) 
 def fetch(
     session: BuildSession, request: BuildRequest, listen: events.Listener, then: Callable[[BuildRun, ImageResult], _T]
 ) -> _T:
-    """Make a plan's image, and let Bazel download and analyse everything, but compile nothing.
+    """Build a plan's image, and let Bazel download and analyse everything, but compile nothing.
 
-    Return the result of `then`, the phase `pack`. The run's containers and folders still exist while it works.
+    Return the result of `then`, the phase `pack`. During `then`, the run's containers and folders still exist.
     """
     make_folder(session.wheelhouse.root)
     with _file_errors(session), session.wheelhouse.locked(request.prepared.plan.build_id):
@@ -258,7 +258,7 @@ def _run(
             )
             started = time.time()
             if plan.trust.shared:
-                message = f"this build writes to the cache of `release`: {'; '.join(plan.trust.reasons)}"
+                message = f"this build writes to the cache of the domain `release`: {'; '.join(plan.trust.reasons)}"
                 listen(events.Notice(text=str(Problem("trust-shared", message))))
             # Hold the lock until the run ends, so that nobody empties the cache while its containers use it.
             locks.enter_context(session.cache.in_use(waiting=supervisor.waiting("image", "uses the cache alone")))
@@ -294,7 +294,7 @@ def _run(
             journal.clean_own_run(settings.state_dir, entry, engine)
         # The run still counts as successful.
         except (TfdockError, OSError) as error:
-            listen(events.Notice(text=f"could not clean up after run {name}: {error}; a later run tries again"))
+            listen(events.Notice(text=f"could not clean up after run {name}: {error}; a later run will try again"))
 
 
 def _tell_proxies(run: BuildRun) -> None:
@@ -308,7 +308,7 @@ def _tell_proxies(run: BuildRun) -> None:
             f"{_names(proxies.unreachable)}: the proxy is on this machine's loopback, which containers in "
             f"the network `{settings.network or 'bridge'}` cannot reach: image build and fetch run without this "
             "proxy",
-            "`TFDOCK_NETWORK=host`, or name the proxy by an address that containers reach",
+            "set `TFDOCK_NETWORK=host`, or give the proxy an address that containers can reach",
             severity="warning",
         )
         run.tell(str(problem))
@@ -317,7 +317,7 @@ def _tell_proxies(run: BuildRun) -> None:
             "proxy-login-readable",
             f"{_names(proxies.with_login)}: the base image's programs and the source's Bazel rules can read "
             f"the proxy's login; {'; '.join(run.plan.trust.reasons)}",
-            "for a source or image that you do not trust, use a proxy without a login",
+            "if you do not trust the source or the image, use a proxy without a login",
             severity="warning",
         )
         run.tell(str(problem))

@@ -1,7 +1,7 @@
-"""One run of a build: the values that all its phases use, and the containers that they run.
+"""One run of a build: the values that all phases use, and the containers that the phases run.
 
-Each phase gets the results of the earlier phases and returns its own. Values that grow during a run are in
-`BuildRun.seconds` and `BuildRun.resumable`.
+Each phase gets the results of the earlier phases and returns its own results. Only `BuildRun.seconds` and
+`BuildRun.resumable` change during a run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tfdock.types import ExpectedFiles, Mount
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRun:
-    """The run of one plan, up to the wheel. `plan` is the request's plan, with resources that the machine has.
+    """The run of one plan, up to the wheel. `plan` is the request's plan, with resources that this machine has.
 
     An attempt with other limits is `replace(run, plan=…)`: only the plan changes.
     """
@@ -54,12 +54,12 @@ class BuildRun:
     supervisor: Supervisor
     folders: RunFolders
     log: Path
-    locks: ExitStack  #: The locks on the cache that the run holds until it ends.
+    locks: ExitStack  #: The locks on the cache. The run holds them until the run ends.
     started: float  #: When the run began, in seconds since 1970.
     expected: PhaseEstimate | None = None
-    #: Seconds of each phase, also of failed ones; a phase that ran twice has the seconds of its last run.
+    #: Seconds of each phase, also of failed phases. If a phase ran twice, the seconds of its last run.
     seconds: dict[str, float] = field(default_factory=dict)
-    #: The output bases for a Bazel without a disk cache, one for each source ref tried. They exist until there is a
+    #: If this Bazel has no disk cache: an output base for each source ref that was tried. They stay until there is a
     #: wheel.
     resumable: list[RunFolders] = field(default_factory=list)
 
@@ -80,22 +80,22 @@ class BuildRun:
         return proxies_for_containers(os.environ, share_loopback=network == "host" and self.session.engine_info.local)
 
     def disk_cache(self, toolchain: str) -> DiskCache:
-        """Return the disk cache of a toolchain key in the plan's trust domain."""
+        """Return the disk cache for a toolchain key and the plan's trust domain."""
         return self.session.cache.disk(self.plan.trust.cache_key(toolchain))
 
     def tell(self, text: str) -> None:
-        """Send a line to the listener."""
+        """Send a line of text to the listener."""
         self.supervisor.listen(events.Notice(text=text))
 
     def title(self, phase: str) -> str:
-        """Return the title of a step in the log."""
+        """Return the title that the log gives to a phase."""
         return f"{phase} of {self.plan.build_id}"
 
     @contextmanager
     def phase(self, phase: str) -> Iterator[None]:
-        """Announce a phase.
+        """Announce a phase, and run the body of the `with` statement as this phase.
 
-        Its duration is added to `seconds`, and its errors name the phase, the log and the next command.
+        Add the phase's duration to `seconds`. Errors then name the phase, the log and the next command.
         """
         session, build_id, listen = self.session, self.plan.build_id, self.supervisor.listen
         session.stop.check()
@@ -139,23 +139,23 @@ class BuildRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageResult:
-    """The build image, and the facts that it states about itself."""
+    """The build image, and the facts that the image states about itself."""
 
     id: str
     base_digest: str | None
     source_ref: str | None
-    source_number: int  #: The place of `source_ref` among the refs that the build tries, from 1.
-    source_commit: str  #: The commit in the image; empty if the image names none.
-    toolchain: str  #: The key of the toolchain, which names its disk cache.
+    source_number: int  #: The position of `source_ref` among the refs that the build tries, from 1.
+    source_commit: str  #: The commit in the image; empty if the image does not state it.
+    toolchain: str  #: The key of the toolchain. The disk cache has this name.
     toolchain_file: bytes
-    installed: tuple[Pin, ...]  #: The contents of the image, as the image states them.
-    #: The volume with the domain's disk cache over that of `release`; empty without such a volume.
+    installed: tuple[Pin, ...]  #: The contents of the image, according to the image itself.
+    #: The volume with the domain's disk cache above the disk cache of `release`; empty if there is no such volume.
     overlay: str = ""
-    resumable: RunFolders | None = None  #: The folders that hold the output base of a Bazel without a disk cache.
+    resumable: RunFolders | None = None  #: If Bazel has no disk cache: the folders with its output base.
 
 
 def phase_container(run: BuildRun, image: ImageResult, phase: Phase, *, network: bool | None = None) -> ContainerSpec:
-    """Create the folders of a phase and return its container. `network` overrides the phase's own network."""
+    """Create the folders of a phase, and return its container. `network` overrides the phase's network setting."""
     plan, settings = run.plan, run.session.settings
     cache, folders = run.session.cache, run.folders
     places = {
@@ -210,9 +210,9 @@ def container_beside(
     *leaves: ExpectedFiles,
     given: Path | None = None,
 ) -> ContainerSpec:
-    """Return a container that runs another command instead of Bazel's compile phase, without a disk cache.
+    """Return the compile phase's container, with another command instead of Bazel, and without a disk cache.
 
-    The container writes the results `leaves`, and reads the host folder `given`.
+    The container writes the result files `leaves`, and reads the host folder `given`.
     """
     spec = phase_container(run, image, run.plan.compile)
     # The command needs no cached actions. It may run programs of the source, which must not change the cache.
@@ -223,9 +223,9 @@ def container_beside(
 
 
 def run_container(run: BuildRun, spec: ContainerSpec, phase: str, title: str = "") -> Mapping[str, object] | None:
-    """Run a container to its end, then remove it. Raise the error that explains a failure.
+    """Run a container to its end, then remove the container. If it fails, raise the error that explains the failure.
 
-    Return the traffic with a remote cache and executor, which only the compile phase has.
+    Return the traffic to and from a remote cache and executor; only the compile phase has such traffic.
     """
     with ExitStack() as relay:
         tap = None
@@ -262,7 +262,7 @@ def _own_repository(run: BuildRun, mount: Mount) -> Mount:
 
 
 def returned_repository(repository: Path) -> Path:
-    """Return the folder for the repository cache that is copied back from an engine on another machine."""
+    """Return the folder for the repository cache that comes back from an engine on another machine."""
     return repository.with_name(f"{repository.name}-back")
 
 

@@ -1,4 +1,4 @@
-"""Summarise a build from Bazel's files: figures, files to keep, and the causes of cache misses."""
+"""Summarise a build from Bazel's files: counts and times, files to keep, and the causes of cache misses."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from tfdock.types import BuildId
 from tfdock.wheelhouse.store import Wheelhouse, kept_files
 
 _SLOWEST = 10
-_PIECE = 1 << 20  #: Characters read at a time, and the length of the longest line.
-#: The most characters read of a log, and of a profile, which may be compressed. TensorFlow's profile has a thirtieth.
+_PIECE = 1 << 20  #: How many characters are read at a time, and the length of the longest line.
+#: The most characters to read of a log, and of an uncompressed profile: TensorFlow's profile has a thirtieth.
 _MOST_TEXT, _MOST_PROFILE = 1 << 33, 1 << 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTraces:
-    """The files and facts of a run: copies of its results, its log, and its inputs.
+    """The files and facts of a run: copies of the run's results, its log, and its inputs.
 
-    `compiling` is the line of the log where compiling begins. `files` lists a local checkout as `tree_listing` does.
-    `cache_was_empty`: the disk cache was empty before the build.
+    `compiling` is the log line that begins the compiling. `files` lists a local checkout (see `tree_listing`).
+    `cache_was_empty`: whether the disk cache was empty before the build.
     """
 
     run: str
@@ -87,7 +87,7 @@ def _build_events(traces: RunTraces) -> BuildEvents:
 
 
 def figures_of(log: Path, build_id: str) -> Figures | None:
-    """Return Bazel's figures from the log of a build without a record; None if Bazel printed none."""
+    """Return Bazel's counts from the log of a build without a record; None if Bazel printed no counts."""
     with _open_lines(log) as lines:
         return read_output(_lines_after(lines, step_heading(f"compile of {build_id}"))).figures
 
@@ -154,8 +154,7 @@ def _explain_misses(
     )
 
 
-#: The most bytes of stored inputs, unpacked: as Python values they take thirty times as many. TensorFlow needs far
-#: less.
+#: The most bytes of unpacked inputs: as Python values they need 30 times as much memory. TensorFlow has far fewer.
 _MOST_KEPT = 16 << 20
 
 # --- files --------------------------------------------------------------------------------------------------------
@@ -176,7 +175,7 @@ def load_inputs(folder: UntrustedPath, record: Mapping[str, Any]) -> object:
 
 
 def load_profile(path: Path | UntrustedPath) -> TraceProfile:
-    """Return a trace profile from a file, compressed or not; an empty one if the file is no profile."""
+    """Return the trace profile in a file (compressed or not); an empty profile if the file has another content."""
     with _open_lines(path, _MOST_PROFILE) as lines:
         return read_profile(lines)
 

@@ -14,7 +14,7 @@ from tfdock.run import journal
 from tfdock.wheelhouse.orphans import Orphan, find_half_written, remove_orphan
 from tfdock.wheelhouse.store import Wheelhouse
 
-_AGAIN = "fix the cause, then run `tfdock doctor --fix` again"
+_AGAIN = "remove the cause, then run `tfdock doctor --fix` again"
 
 
 Leftover = journal.RunEntry | journal.StrangePath | Orphan
@@ -29,10 +29,10 @@ class NotRemoved:
 
 
 def find_leftovers(settings: Settings) -> list[Leftover]:
-    """Return the leftovers of runs that ended, and paths in the journal that belong to no run.
+    """Return the leftovers of killed runs, half-written files, and paths in the journal that belong to no run.
 
-    A half-written file is removed only if no run holds the lock of its build. Raises OSError if journal or wheelhouse
-    cannot be read, and ProfileError (`state-not-private`) where others can write to the journal.
+    A half-written file is removed only if no run holds the lock of its build. Raises OSError if the journal or the
+    wheelhouse cannot be read, and ProfileError (`state-not-private`) if others can write to the journal.
     """
     runs, others = journal.killed_runs(settings.state_dir), journal.strange_paths(settings.state_dir)
     return [*runs, *others, *find_half_written(_house(settings))]
@@ -50,7 +50,7 @@ def leftover_name(leftover: Leftover) -> str:
 
 
 def remove_leftover(leftover: Leftover, settings: Settings, engine: Engine, engine_id: str) -> NotRemoved | None:
-    """Remove a leftover. Return the reason if that fails, else None."""
+    """Remove a leftover. Return None, or the reason why the leftover was not removed."""
     try:
         match leftover:
             case journal.RunEntry():
@@ -82,18 +82,18 @@ def _elsewhere(entry: journal.RunEntry, left: Sequence[journal.StrangePath]) -> 
     why = "; ".join(f"{stays.path} is left alone: {stays.why}" for stays in left)
     # The user pastes the command, and a path from a journal may hold anything.
     options = "".join(f" {option} {shlex.quote(str(place))}" for option, place in places.items())
-    command = f"if the run was yours, run `tfdock doctor --fix{options}`; " if places else ""
+    command = f"if you started the run, run `tfdock doctor --fix{options}`; " if places else ""
     return NotRemoved(why=why, fix=command + _remove_by_hand([stays.path for stays in left]))
 
 
 def _remove_by_hand(paths: Sequence[Path]) -> str:
-    return f"look at {', '.join(map(str, paths))}, and remove it yourself"
+    return f"look at {', '.join(map(str, paths))} and remove what is not needed"
 
 
 def _on_another_engine(entry: journal.RunEntry, settings: Settings) -> NotRemoved:
     return NotRemoved(
-        why="its containers are on another engine",
-        fix=f"run `tfdock doctor --fix` with that engine (`DOCKER_HOST`); if it is gone for good, remove "
+        why="the run's containers are on another engine",
+        fix=f"run `tfdock doctor --fix` with that engine (`DOCKER_HOST`); if that engine no longer exists, remove "
         f"{entry.output}, {entry.staging} and {journal.entry_folder(settings.state_dir, entry.run)}",
     )
 

@@ -1,4 +1,4 @@
-"""Check this machine: for any build, and for one plan. This module gathers facts; `plan/preflight` judges them."""
+"""Check this machine for any build, and for one plan. This module collects facts; `plan/preflight` judges them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def examine(
     *,
     fix: bool = False,
 ) -> Iterator[PreflightCheck]:
-    """Yield the checks of a build's requirements, most important first.
+    """Yield the checks of what a build needs, most important first.
 
     With plans (by file), the checks of each plan follow. With `fix`, the leftovers of killed runs are removed.
     """
@@ -80,9 +80,9 @@ def examine(
 def before_build(
     plan: BuildPlan, knowledge: KnowledgeBase, settings: Settings, engine: Engine, info: EngineInfo
 ) -> list[PreflightCheck]:
-    """Return the warnings for a build that is about to start, whose engine answers.
+    """Return the warnings for a build that is about to start. The engine must answer.
 
-    Raises the error that would end the build.
+    Raises an error if the build could not succeed.
     """
     places = build_places(settings, info)
     if not _images_needed(places, plan, engine):
@@ -98,7 +98,7 @@ def before_build(
 
 
 def engine_findings(info: EngineInfo, settings: Settings) -> list[PreflightCheck]:
-    """Return the checks of an engine that answers: its version and its missing features."""
+    """Return the checks of an engine: its version and its missing features. The engine must answer."""
     return [preflight.engine_check(info), *_abilities(info, settings)]
 
 
@@ -136,7 +136,7 @@ def _combined_error(checks: list[PreflightCheck]) -> TfdockError:
 
 
 def build_places(settings: Settings, info: EngineInfo | None = None) -> list[WritableFolder]:
-    """Return the folders that a build writes to, with the engine's folder if this user can read it."""
+    """Return the folders that a build writes to, and the engine's folder if this user can read it."""
     cache, wheels, state = (
         folder.absolute() for folder in (settings.cache_dir, settings.wheelhouse, settings.state_dir)
     )
@@ -178,13 +178,13 @@ def _devices(
 ) -> Iterator[PreflightCheck]:
     """Yield checks of the GPUs, and of containers' access to them. A build needs neither."""
     if host.wsl:
-        found = "this is WSL2: the GPU uses the driver of Windows, so install no driver here"
+        found = "this is WSL2: the GPU uses the driver of Windows, so do not install a driver here"
         yield PreflightCheck(name="wsl", status=OK, found=found)
     if troubles:  # the checks of a plan report them too
         yield from (preflight.trouble_check(host, accelerator) for accelerator in host.troubles)
     if not host.gpus:
         if not host.troubles:
-            yield PreflightCheck(name="gpu", status=OK, found="no GPU here; none is needed to build")
+            yield PreflightCheck(name="gpu", status=OK, found="this machine has no GPU; a build needs no GPU")
         return
     names = [f"{gpu.name} ({gpu.target})" if gpu.target else gpu.name for gpu in host.gpus]
     drivers = "".join(f", driver {version}" for version in host.drivers.values())
@@ -194,7 +194,7 @@ def _devices(
         if info is None or not row.engine_runtime or row.accelerator not in here:
             continue
         if gives_gpus(info, row):
-            yield PreflightCheck(name="gpu runtime", status=OK, found=f"containers can use {row.engine_runtime}'s")
+            yield PreflightCheck(name="gpu runtime", status=OK, found=f"containers can use {row.engine_runtime} GPUs")
             continue
         # Only a warning: a build compiles without a GPU, and only a trial needs the runtime.
         yield PreflightCheck(
@@ -202,7 +202,7 @@ def _devices(
             code="gpu-runtime-missing",
             status=WARNING,
             found=f"no container runtime for these GPUs; the engine has {', '.join(info.runtimes) or 'none'}",
-            fixes=("install the NVIDIA container toolkit to run GPU checks in containers; building works without",),
+            fixes=("install the NVIDIA container toolkit for GPU checks in containers; a build does not need it",),
         )
 
 
@@ -223,7 +223,7 @@ def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, f
         yield check(code=problem.code, status=FAILED, found=text, fixes=problem.fixes, exit_code=ExitCode.USAGE)
         return
     if not left and info is None:
-        found = "none in the folders of this machine; without an engine, containers cannot be checked"
+        found = "no leftovers in the folders of this machine; without an engine, containers cannot be checked"
         yield check(status=SKIPPED, found=found)
         return
     if not left:

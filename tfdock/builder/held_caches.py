@@ -1,7 +1,7 @@
-"""Hold the caches that a build uses until it ends: its disk cache, or the output base of a Bazel that has none.
+"""Hold the caches of a build until the build ends: its disk cache, or the output base if Bazel has no disk cache.
 
-A trust domain reads the cache of `release` below its own, through an overlay that the engine mounts. The domain
-writes only to its own cache: the overlay copies a file before a change.
+The cache of a trust domain lies above the cache of `release`, in an overlay that the engine mounts. The domain writes
+only to its own cache: before a file changes, the overlay copies the file there.
 
     <cache>/disk/<toolchain key>                   below: the cache of `release`, which nothing can change
     <cache>/disk/<toolchain key>-<domain>          above: what the domain's builds wrote
@@ -34,23 +34,23 @@ from tfdock.run.containers import copy_in
 from tfdock.run.results import RunFolders
 from tfdock.types import Mount
 
-LABEL = "io.tfdock.overlay"  #: Label of these volumes; its value is the name of the disk cache.
+LABEL = "io.tfdock.overlay"  #: Label of the overlay volumes. The value is the name of the disk cache.
 # `,` ends a mount option, `:` a lower folder, and `\` escapes the next character.
-_SPECIAL = set(',:\\"')  #: Characters that mean something in the options of an overlay.
+_SPECIAL = set(',:\\"')  #: Characters with a special meaning in the options of an overlay.
 # With `index=on`, the kernel refuses an upper folder if its lower folder was recreated.
 #: Files in the upper layer are complete, so the upper folder also works as a cache without an overlay.
 _OPTIONS = "metacopy=off,redirect_dir=off,index=off"
 
 
-_MOST_REASONS = 8  #: Reasons of a trust domain that are noted beside its cache.
-#: A cache is copied only if its disk has this many times its size free, because the build needs space too.
+_MOST_REASONS = 8  #: How many reasons of a trust domain are noted beside its cache.
+#: A cache is copied only if its disk has this many times the cache's size free. The build needs space too.
 _ROOM = 3
 
 
 def hold_caches(run: BuildRun, image: ImageResult, *, compiles: bool) -> ImageResult:
-    """Hold the run's caches for this image until the run ends; return the image with the volume of the caches.
+    """Hold the run's caches for this image until the run ends. Return the image with the volume of the caches.
 
-    If the run `compiles`, an empty disk cache is filled from the cache of the same build without its last patches.
+    With `compiles`, an empty disk cache is filled from the cache of the same build without its last patches.
     """
     resumable = _hold_output_base(run, image) if compiles else None
     return replace(image, overlay=_hold_disk_cache(run, image, compiles=compiles), resumable=resumable)
@@ -69,11 +69,11 @@ def _hold_output_base(run: BuildRun, image: ImageResult) -> RunFolders | None:
         return None
     made_of = f"{run.plan.fingerprint} {image.source_ref} {image.source_commit}"
     name = f"{run.disk_cache(image.toolchain).key}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
-    waiting = run.supervisor.waiting("image", f"has the output base {name}")
+    waiting = run.supervisor.waiting("image", f"uses the output base {name}")
     run.locks.enter_context(held(cache.output_lock(name), f"the output base {name}", alone=True, waiting=waiting))
     folders = RunFolders.create(cache.run_folder(name), run.folders.staged)
     run.resumable.append(folders)
-    does = "goes on in" if folders.bazel_output.has_folder("base") else "begins"
+    does = "continues in" if folders.bazel_output.has_folder("base") else "begins"
     run.tell(
         f"Bazel {bazel} has no disk cache, so this build {does} an output base that stays until the wheel is "
         "finished: "
@@ -89,7 +89,7 @@ def _hold_disk_cache(run: BuildRun, image: ImageResult, *, compiles: bool) -> st
     """
     trust, key = run.plan.trust, image.toolchain
     disk, release = run.disk_cache(key), run.session.cache.disk(key)
-    waiting = run.supervisor.waiting("image", f"has the disk cache {release.key} for itself")
+    waiting = run.supervisor.waiting("image", f"uses the disk cache {release.key} exclusively")
     # A domain also reads the cache of `release`, so neither cache may be emptied meanwhile.
     run.locks.enter_context(release.held(alone=False, waiting=waiting))
     overlay = ""
@@ -126,10 +126,10 @@ def _start_from_fewer_patches(run: BuildRun, disk: DiskCache) -> None:
             free = free_disk(disk.cache)
             if free is not None and free < size * _ROOM:
                 run.tell(
-                    f"the disk cache {earlier.key} is not copied: {size / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free"
+                    f"disk cache {earlier.key} ({size / 1e6:,.1f} MB) is not copied: {free / 1e6:,.1f} MB are free"
                 )
             elif size:
-                run.tell(f"copying the disk cache of the same build with fewer patches, {size / 1e6:,.1f} MB")
+                run.tell(f"copying the disk cache of the same build with fewer patches ({size / 1e6:,.1f} MB)")
                 take_over(disk, earlier, partial(run.supervisor.check, "image"))
                 return
 
@@ -148,7 +148,7 @@ def _over_release(run: BuildRun, image: str, disk: DiskCache, release: DiskCache
     name, began, why = "", 0, _overlay_obstacle(run, disk)
     try:
         with ExitStack() as locks:
-            waiting = run.supervisor.waiting("image", f"has the disk cache {disk.key} for itself")
+            waiting = run.supervisor.waiting("image", f"uses the disk cache {disk.key} exclusively")
             locks.enter_context(disk.held(alone=False, waiting=waiting))
             if not why:
                 locks.enter_context(_on_one_engine(run, disk))
@@ -216,8 +216,8 @@ def _mount_refusal(run: BuildRun, image: str, volume: str) -> str:
 
 def _tell_cache_alone(run: BuildRun, disk: DiskCache, why: str) -> None:
     """Print that the build cannot read the cache of `release`, and the cost."""
-    message = f"the disk cache {disk.key} cannot be laid over the cache of `release`"
-    cost = "this domain must compile everything once itself"
+    message = f"the disk cache {disk.key} cannot use the cache of `release`"
+    cost = "this trust domain must compile everything once"
     fix = "to share the cache on purpose, build with `--trust`: later builds then contain objects of this source"
     run.tell(str(Problem("disk-cache-alone", f"{message} ({why}): {cost}", fix)))
 

@@ -1,4 +1,4 @@
-"""The image phase: find, build or load the image of a build, and read its description of itself."""
+"""The image phase: find, build or load the image of a build, and read the image's facts about itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tfdock.plan.build_plan import toolchain_key
 from tfdock.plan.local_source import context_archive
 from tfdock.run import journal
 
-#: The builder's text before a step. In other output with this text, the id is not one of our containers.
+#: The builder's text before a step. A step may print the same text, but then the id is no container of ours.
 _RUNNING = re.compile(rb" ---> Running in ([0-9a-f]{12})\s*\Z")
 _TOOLCHAIN, _PINS = "/opt/tfdock/toolchain", "/opt/tfdock/pins"
 _COMMIT = re.compile(rb"\s*([0-9a-f]{40,64})\s*")
@@ -40,15 +40,15 @@ class _Image:
     id: str
     name: str
     base_digest: str | None
-    toolchain_digest: str  #: The digest of the files that its toolchain stage wrote.
+    toolchain_digest: str  #: The digest of the files that the image's toolchain stage wrote.
 
 
 def make_image(
     run: BuildRun, source_ref: str | None = None, number: int = 1, *, compiles: bool = False
 ) -> ImageResult:
-    """Run the image phase for a source ref, the `number`-th that the build tries; return the image.
+    """Run the image phase for a source ref (the `number`-th that the build tries). Return the image.
 
-    If the run `compiles`, an empty disk cache is filled from the cache of the same build without its last patches.
+    With `compiles`, an empty disk cache is filled from the cache of the same build without its last patches.
     """
     with run.phase("image"):
         image = _locked_image(run, source_ref, number)
@@ -62,7 +62,7 @@ def _locked_image(run: BuildRun, source_ref: str | None, number: int) -> ImageRe
     # A file's name cannot hold the `/` of an image's name.
     key = hashlib.sha256(str(base).encode()).hexdigest()[:16]
     lock = run.session.settings.state_dir.absolute() / "locks" / f"image-{key}"
-    waiting = run.supervisor.waiting("image", f"builds an image on {base} too")
+    waiting = run.supervisor.waiting("image", f"also builds an image on {base}")
     with held(lock, "the image", alone=True, waiting=waiting):
         inputs, lock_file = run.request.inputs, run.request.prepared.lock
         image = _bundled_image(run, inputs) if inputs else _built_image(run, source_ref, number)
@@ -169,7 +169,7 @@ class _StepJournal:
     run: BuildRun
 
     def feed(self, data: bytes) -> None:
-        """Take the builder's messages, one by one."""
+        """Read the builder's next message."""
         step = _RUNNING.match(data)
         if not step:
             return
@@ -177,7 +177,7 @@ class _StepJournal:
             journal.note_step(self.run.session.settings.state_dir, self.run.name, step[1].decode())
 
     def shown_line(self, line: str) -> str:
-        """Return the whole line: all of it is shown."""
+        """Return the line unchanged: nothing is hidden."""
         return line
 
 
@@ -201,7 +201,7 @@ def _toolchain_file(read: Callable[[str], bytes | None], image: str) -> bytes:
     toolchain = read(_TOOLCHAIN)
     if toolchain is None:
         raise BuildFailed.of(
-            "image-incomplete", f"the image {image} holds no {_TOOLCHAIN}", "remove the image and build again"
+            "image-incomplete", f"the image {image} has no {_TOOLCHAIN}", "remove the image and build again"
         )
     return toolchain
 
@@ -225,10 +225,10 @@ def _read_image(run: BuildRun, image: _Image, source_ref: str | None, number: in
     if _digest(toolchain, pins) != image.toolchain_digest:
         raise BuildFailed.of(
             "toolchain-changed",
-            f"the image {image.name} does not hold the toolchain files that its toolchain stage wrote: "
+            f"the toolchain files in the image {image.name} are not those that its toolchain stage wrote: "
             "a later image step changed the files",
             own_words(
-                f"read the source's ./configure and patches, remove the image (`docker rmi {image.name}`), "
+                f"read the source's ./configure and the patches, remove the image (`docker rmi {image.name}`), "
                 "and build again",
                 run.session.engine_info.name,
             ),

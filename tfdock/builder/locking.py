@@ -1,7 +1,7 @@
-"""Gather the pins of a profile into a lock file, and compare a profile with its lock.
+"""Collect the pins of a profile in a lock file, and compare a profile with its lock.
 
-Only this module asks registries and git servers for pins. The contents of an image are read from the image. A lock is
-written completely or not at all.
+Only this module queries registries and git servers for pins. The contents of an image are read from the image. A lock
+is written completely or not at all.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tfdock.profile import endpoint
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import ImageRef
 
-#: Codes of failures that the profile's next ref may not have. A network failure is not among them: the first ref may
-#: exist, and would be skipped.
+#: Codes of failures that may not occur with the profile's next ref. Network failures are not included: the first ref
+#: may exist, and must not be skipped.
 _OTHER_REF = {"source-ref-missing", "image-step-failed"}
 
 
@@ -44,7 +44,7 @@ class WrittenLock:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse profiles of one command that share a lock, and a profile whose name is another profile's lock."""
+    """Refuse two profiles with the same lock, and a profile whose name is that of another profile's lock."""
     owners: dict[Path, Path] = {}
     for name in names:
         try:
@@ -66,18 +66,18 @@ def _check_place(path: Path) -> None:
     """Refuse early a lock that cannot be written, or would replace a file that is no lock."""
     # `lexists`: a link that leads nowhere is in the way, too.
     if os.path.lexists(path) and not lock_text(path).startswith(locks.MARK):
-        raise _name_taken(path, "is there already, and `tfdock lock` did not write it")
+        raise _name_taken(path, "exists already, but `tfdock lock` did not write it")
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise _unwritable(path, "its folder cannot be written to")
+        raise _unwritable(path, "the folder is not writable")
 
 
 # --- write a lock ---------------------------------------------------------------------------------------------------
 
 
 def write_lock(name: str, preparer: Preparer, session: BuildSession, listen: events.Listener) -> WrittenLock:
-    """Gather the pins of a profile and write its lock; raises TfdockError for inputs that cannot be pinned.
+    """Collect the pins of a profile, and write its lock. Raises TfdockError for inputs that cannot be pinned.
 
-    The image is built, from the base by its digest and the source at its commit. A locked build uses that image.
+    The image is built from the base with this digest and the source at this commit. A locked build uses this image.
     """
     path = preparer.lock_path(name)
     other = path.with_suffix(".yaml")
@@ -97,7 +97,7 @@ def gather_pins(
     listen: events.Listener,
     before: Callable[[], None] = lambda: None,
 ) -> Lock:
-    """Return the lock of a profile; raises TfdockError for inputs that cannot be pinned. `before` is called first."""
+    """Return the lock of a profile. Raises TfdockError for inputs that cannot be pinned. `before` is called first."""
     prepared = preparer.prepare(name)
     resolution = prepared.plan.resolution
     # No lock can pin this machine's CPU, so no server is queried.
@@ -189,7 +189,7 @@ def _image_pins(resolution: Resolution, session: BuildSession, listen: events.Li
             # The trial's image changes no byte of the wheel, and may exist only on this machine.
             if kind == "base":
                 raise
-            text = f"the image {image}, in which the wheel is tried, is not pinned: {error.problems[0].message}"
+            text = f"the image {image} (for the wheel's trial) is not pinned: {error.problems[0].message}"
             listen(events.Notice(text=text))
             continue
         yield Pin(kind=kind, name=str(image), value=value, origin="registry")
@@ -214,9 +214,9 @@ def _source_pin(resolution: Resolution, ref: str, check: Callable[[], None]) -> 
     if source.commit and commit != source.commit:
         raise Incompatible.of(
             "pin-moved",
-            f"{ref} at {source.location} is not the commit that is known for this release\n"
+            f"{ref} at {source.location} is not the known commit of this release\n"
             f"    known  {source.commit}\n    now    {commit}",
-            "find out who moved it; to build the new commit anyway, name it: "
+            "find out who moved it; to build the new commit anyway, name this commit: "
             f"`tensorflow: {{release: …, ref: {commit}}}`",
         )
     return Pin(kind="source", name=ref, value=commit, origin=f"git {source.location}")
@@ -234,7 +234,7 @@ def _unwritable(path: Path, why: str | None) -> ProfileError:
     return ProfileError.of(
         "file-error",
         f"the lock cannot be written: {why}",
-        "check the folder's owner and mode, or copy the profile to a folder that you may write to",
+        "check the folder's owner and mode, or copy the profile to a folder that you can write to",
         file=str(path),
     )
 
@@ -252,14 +252,14 @@ def _earlier_lock(path: Path) -> Lock | None:
 
 
 def read_lock(path: Path) -> LockFile:
-    """Read a lock; raises Incompatible (`lock-missing`) or ProfileError (`lock-malformed`)."""
+    """Read a lock. Raises Incompatible (`lock-missing`) or ProfileError (`lock-malformed`)."""
     try:
         text = lock_text(path)
     except FileNotFoundError as error:
         raise Incompatible.of(
             "lock-missing",
-            f"no lock: there is no {path.name} beside the profile",
-            "write it first, with the same options: `tfdock lock PROFILE`",
+            f"lock not found: there is no {path.name} beside the profile",
+            "write the lock first, with the same options: `tfdock lock PROFILE`",
             file=str(path),
         ) from error
     sha256 = hashlib.sha256(text.encode()).hexdigest()
@@ -269,10 +269,10 @@ def read_lock(path: Path) -> LockFile:
 def prepare_locked(
     name: str, preparer: Preparer, settings: Settings, warn: Callable[[Sequence[Problem]], None]
 ) -> PreparedBuild:
-    """Plan a profile with the pins of its lock; raises Incompatible for pins that no longer match.
+    """Plan a profile with the pins of its lock. Raises Incompatible for pins that no longer match.
 
-    A tag or a branch that has moved is reported to `warn`: the locked digest or commit is built as long as a server
-    has it. Pins of the image's contents are compared when the image exists (`build.build`).
+    `warn` is called for a tag or branch that has moved: the build uses the locked digest or commit while a server has
+    it. Pins of the image's contents are compared when the image exists (`build.build`).
     """
     unlocked = preparer.prepare(name)
     _check_servers(unlocked, settings)
@@ -297,9 +297,10 @@ def prepare_locked(
 
 
 def check_lock(name: str, preparer: Preparer, settings: Settings) -> LockFile:
-    """Return a profile's lock if it is up to date; raises Incompatible for each pin that has moved.
+    """Return a profile's lock if the lock is up to date. Raises Incompatible with a problem for each pin that has
+    moved.
 
-    Neither the image is built nor its contents are compared.
+    The image is not built, so its contents are not compared.
     """
     problems: list[Problem] = []
     prepared = prepare_locked(name, preparer, settings, problems.extend)

@@ -1,4 +1,4 @@
-"""Run several builds at a time: each thread runs one build, and the builds share the machine."""
+"""Run several builds at once. Each thread runs one build, and the builds share the machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tfdock.plan.resources import BuildResources, MachineShare, next_share, shar
 from tfdock.types import BuildId, Machine
 
 _T = TypeVar("_T")
-_LOOK = 0.2  #: Seconds between wake-ups of the main thread, the only thread that gets signals.
+_LOOK = 0.2  #: Seconds after which the main thread wakes up. Only the main thread gets signals.
 
 
 @dataclass
 class Ledger:
-    """The shares of the machine. `count` builds run at a time; `unserved` counts the builds without a share yet."""
+    """The shares of the machine. `count` builds run at once. `unserved` are the builds without a share."""
 
     count: int
     unserved: set[BuildId]
@@ -44,9 +44,9 @@ class Ledger:
 
 
 def build_side_by_side(plans: Sequence[BuildPlan], ledger: Ledger, build: Callable[[int], _T]) -> list[_T]:
-    """Call `build` with the index of each plan, at most `ledger.count` at a time; return the results in order.
+    """Call `build` with the index of each plan, `ledger.count` calls at once. Return the results in order.
 
-    `build` returns the outcome of a build. It raises only for a bug; the first such error is raised at the end.
+    `build` returns a build's result, and raises only because of a bug. The first such error is raised at the end.
     """
     places: queue.SimpleQueue[int] = queue.SimpleQueue()
     for place in range(len(plans)):

@@ -1,7 +1,7 @@
-"""Query pins over the network: an image's digest from its OCI registry, a git ref's commit from its server.
+"""Query pins over the network: the digest of an image from its OCI registry, the commit of a git ref from its server.
 
-Nothing is downloaded and nothing is written. OCI distribution specification, "Pulling manifests"; `docker pull
-NAME@DIGEST` accepts the answer. Git: gitprotocol-v2 and gitprotocol-pack, the ref advertisement.
+Nothing is downloaded or written. Registries: OCI distribution specification, "Pulling manifests"; `docker pull
+NAME@DIGEST` accepts the answer. Git servers: the ref advertisement of gitprotocol-v2 and gitprotocol-pack.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _LENGTH = re.compile(rb"0000|(?!000[0-3])[0-9a-fA-F]{4}")  #: The length of a pa
 
 
 def digest(image: ImageRef, check: Callable[[], None] = http.no_check) -> str:
-    """Return the manifest digest (`sha256:…`) of a tag now. A list of platforms counts as one manifest.
+    """Return the manifest digest (`sha256:…`) that a tag has now. A list of platforms counts as one manifest.
 
-    Only registries on this machine are contacted over plain HTTP. `check` is called now and then, and raises to stop.
-    Raises NetworkError: `image-not-found`, `registry-denied`, `registry-rate-limited`, `registry-unreachable`.
+    Plain HTTP is used only for registries on this machine. `check` is called now and then, and raises to stop. Raises
+    NetworkError: `image-not-found`, `registry-denied`, `registry-rate-limited`, `registry-unreachable`.
     """
     return Repository(image.registry, image.repository, check=check).digest(image.tag or "latest")
 
@@ -41,7 +41,7 @@ def digest(image: ImageRef, check: Callable[[], None] = http.no_check) -> str:
 
 
 def commit(location: str, ref: str, check: Callable[[], None] = http.no_check) -> str | None:
-    """Return the commit of a tag or branch now, as `git ls-remote` shows it; None if there is no such ref.
+    """Return the commit that a tag or branch has now (as in `git ls-remote`); None if there is no such ref.
 
     `check` is called now and then, and raises to stop. Raises NetworkError (`source-unreachable`), also for addresses
     that only git itself can reach (ssh).
@@ -53,12 +53,12 @@ def commit(location: str, ref: str, check: Callable[[], None] = http.no_check) -
         names = (name for full in full_names for name in (f"{full}^{{}}", full))
         commit_id = next((refs[name] for name in names if name in refs), None)
         if commit_id is not None and not COMMIT.fullmatch(commit_id):
-            raise StrangeAnswer("the commit that it lists is not valid")
+            raise StrangeAnswer("the server lists an invalid commit")
     except HTTP_ERRORS as error:
         raise NetworkError.of(
             "source-unreachable",
             f"{location} cannot be queried for {ref}: {http.failure_reason(error)}",
-            "check the network and proxies, or name the commit itself: `ref: <40 hexadecimal digits>`",
+            "check the network and the proxies, or give the commit itself: `ref: <40 hexadecimal digits>`",
         ) from error
     return commit_id
 
@@ -92,7 +92,7 @@ def _read_advertisement(stream: Any) -> Iterator[tuple[str, str]]:
     while True:
         length = _read_exactly(stream, 4)
         if not _LENGTH.fullmatch(length):
-            raise StrangeAnswer("it is not a git server")
+            raise StrangeAnswer("the server is not a git server")
         size = int(length, 16)
         if size == 0 and lines:
             return
@@ -100,7 +100,7 @@ def _read_advertisement(stream: Any) -> Iterator[tuple[str, str]]:
         # Empty packets count as well: a server could send them without end.
         read += max(size, len(length))
         if read > _MOST:
-            raise StrangeAnswer("it lists an unreasonable number of refs")
+            raise StrangeAnswer("the server lists too many refs")
         # gitprotocol-pack: instead of refs, a server may send `ERR` and the reason.
         if line.startswith(b"ERR "):
             raise StrangeAnswer(line[4:].decode("utf-8", "replace").strip())
@@ -115,5 +115,5 @@ def _read_advertisement(stream: Any) -> Iterator[tuple[str, str]]:
 def _read_exactly(stream: Any, size: int) -> bytes:
     data = bytes(stream.read(size))
     if len(data) < size:
-        raise StrangeAnswer("it is not a git server, or the connection broke")
+        raise StrangeAnswer("the server is not a git server, or the connection broke")
     return data

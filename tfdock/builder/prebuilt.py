@@ -1,4 +1,4 @@
-"""Pull a plan's build from a registry, if one has it. A registry that does not answer is only a warning."""
+"""Pull a plan's build from a registry that has the build. A registry that does not answer is only a warning."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PHASE = "pull"
 def pull(
     session: BuildSession, plan: BuildPlan, lock: LockFile | None, listen: events.Listener
 ) -> PulledImage | None:
-    """Pull the build of a plan into the wheelhouse; return None if no registry has it. The build id is held.
+    """Pull the build of a plan into the wheelhouse; return None if no registry has it. The caller holds the build id.
 
-    Raises VerificationFailed for a damaged or false image: it has the build's name, and compiling instead would hide
-    the problem.
+    Raises VerificationFailed for a damaged or false image with the build's name: a compilation instead of the pull
+    would hide this problem.
     """
     refused = lookup.native_refusal(plan)
     if refused:
@@ -41,7 +41,7 @@ def pull(
         listen(events.Notice(text=text))
 
     def skip(error: NetworkError) -> None:
-        say(f"{error.problems[0].message}; the build continues without it")
+        say(f"{error.problems[0].message}; the build continues without this registry")
 
     def pull_first() -> PulledImage | None:
         search = lookup.ImageLookup(repositories=session.settings.repositories, check=check)
@@ -63,4 +63,4 @@ def pull(
 
 def _with_way_around(problem: Problem) -> Problem:
     """Return the problem with the fix to build without registries."""
-    return replace(problem, fixes=(*problem.fixes, "build here, without registries: `tfdock build --no-pull`"))
+    return replace(problem, fixes=(*problem.fixes, "build it without registries: `tfdock build --no-pull`"))

@@ -1,8 +1,8 @@
-"""The document of a run, stored beside its log until the run succeeds: its plan, its inputs, and its failure.
+"""The run document: a run's plan, inputs and failure, stored beside the log until the run succeeds.
 
     <wheelhouse>/.tfdock/<build id>/<fingerprint 12>/<run id>.run.json
 
-The document is written when the run begins, so it exists however the run ends. The build record replaces it.
+The document is written when the run begins, so it exists even if the run is killed. The build record replaces it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run_document_path(log: UntrustedPath) -> UntrustedPath:
 
 
 def profile_document(prepared: PreparedBuild) -> dict[str, Any]:
-    """Return a profile's text at planning time, the profiles that it extends, and its lock if readable."""
+    """Return a profile's text at planning time, the profiles that it extends, and its lock (if it is readable)."""
     profile = Path(prepared.file)
     # The path is for a later diagnosis, which reads the profile again. Reports leave it out.
     document: dict[str, Any] = {

@@ -36,7 +36,7 @@ from tfdock.wheelhouse.store import WheelFile
 
 
 def seal_wheels(run: BuildRun) -> dict[Path, WheelFile]:
-    """Run the seal phase; return the wheels that could be published, still in the run's own folder."""
+    """Run the seal phase. Return the wheels that can be published; they are still in the run's own folder."""
     with run.phase("seal"):
         wheels = run.supervisor.watch_until_stopped(
             run.title("seal"), "seal", lambda _: sealed_wheels(run.plan, run.folders, run.name), on_engine=False
@@ -48,10 +48,10 @@ def seal_wheels(run: BuildRun) -> dict[Path, WheelFile]:
 
 
 def sealed_wheels(plan: BuildPlan, folders: RunFolders, run: str) -> dict[Path, WheelFile]:
-    """Check the marker and the checksums, normalise each wheel, and check it against its own RECORD.
+    """Check the marker and the checksums. Normalise each wheel, and check the wheel against its own RECORD.
 
-    Returns the sealed wheels by path, outside the wheelhouse. Raises BuildFailed without a marker of this run, and
-    WheelRefused for a damaged wheel or another wheel than requested.
+    Return the sealed wheels by path, outside the wheelhouse. Raises BuildFailed if this run wrote no marker, and
+    WheelRefused for a damaged wheel, or another wheel than requested.
     """
     results = folders.results
     # The marker is the last file of the phase, with the run's name: a killed container leaves none.
@@ -68,12 +68,12 @@ def sealed_wheels(plan: BuildPlan, folders: RunFolders, run: str) -> dict[Path, 
         path, wheel = _seal_wheel(plan, raw, folders.sealed)
         sealed[path] = wheel
     if not sealed:
-        raise _unfinished("the compile container left no wheel")
+        raise _unfinished("the compile container wrote no wheel")
     return sealed
 
 
 def _unfinished(message: str) -> BuildFailed:
-    fix = "run the same command again: it resumes from the cache"
+    fix = "run the same command again: the build resumes from the cache"
     return BuildFailed.of("build-unfinished", message, fix)
 
 
@@ -85,7 +85,7 @@ def _seal_wheel(plan: BuildPlan, raw: Path, folder: Path) -> tuple[Path, WheelFi
         with target.open("rb") as file:
             facts = wheel_files.read_wheel(file, name)
     except InvalidWheelFilename as error:
-        raise WheelRefused.of("wheel-bad-name", str(error), "report this with the log") from error
+        raise WheelRefused.of("wheel-bad-name", str(error), "report this error, with the log") from error
     except WheelError as error:
         raise WheelRefused.of(error.code, f"{raw.name}: {error.message}", error.fix) from error
     _check(plan, name, facts)
@@ -108,12 +108,12 @@ def _check(plan: BuildPlan, name: str, facts: wheel_files.WheelFacts) -> None:
         raise WheelRefused.of(
             "wheel-wrong-python",
             f"{name} is for {facts.python_tag}, but the profile has Python {python}",
-            "the release chose its Python in an unexpected way: report this with the plan and the log",
+            "the build of this release used another Python than requested: report this with the plan and the log",
         )
     if not facts.record_ok:
         first = facts.record_problems[0]
         message = f"{name}: {first.path}: {first.message}"
-        raise WheelRefused.of(first.code, message, "build again; if the error stays, report it")
+        raise WheelRefused.of(first.code, message, "build again; if the error occurs again, report it")
 
 
 def _text(path: Path) -> str:
@@ -128,7 +128,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def verify_wheels(run: BuildRun, image: ImageResult, wheels: Mapping[Path, WheelFile]) -> Mapping[str, Any]:
-    """Verify the wheels; return the document. Raises VerificationFailed after moving bad wheels aside."""
+    """Verify the wheels; return the document. If one is bad, move the wheels aside and raise VerificationFailed."""
     session, inputs, began = run.session, run.request.inputs, run.session.clock()
     environment = TrialEnvironment(
         supervisor=run.supervisor,
@@ -213,7 +213,7 @@ def publish_wheels(
     wheels: Mapping[Path, WheelFile],
     verification: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Publish the wheels with their record, and return the record. Until then the run can be stopped."""
+    """Publish the wheels with their record, and return the record. Before that, the run can be stopped."""
     record = _record(run, image, compiled, wheels, verification)
     account = _summarize(run, image, compiled, record)
     record |= {"bazel": account.bazel, "kept": dict(account.kept)}

@@ -1,4 +1,4 @@
-"""The shared values of all builds of one command, and the request of each build. All are frozen."""
+"""The shared values of all builds of one command, and the request of each build. All these objects are frozen."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class BuildResult:
 
 
 class BundledInputs(Protocol):
-    """The inputs of one build from an offline bundle. Images have ids after `provide`."""
+    """The inputs of one build from an offline bundle. The images have ids only after `provide`."""
 
     def provide(self, supervisor: Supervisor, settings: Settings) -> None:
-        """Load the images, and put downloads and wheels where a build looks for them."""
+        """Load the images, and put downloads and wheels into the folders in which a build expects them."""
 
     @property
     def image(self) -> str:
@@ -56,15 +56,15 @@ class BundledInputs(Protocol):
 
     @property
     def image_name(self) -> str:
-        """The name of that image, for people."""
+        """The name of the image that builds, for people."""
 
     @property
     def base_digest(self) -> str | None:
-        """The digest of the image's base."""
+        """The digest of the base image."""
 
     @property
     def source_ref(self) -> str | None:
-        """The ref of the source that the image holds."""
+        """The ref of the source in the image."""
 
     @property
     def images(self) -> Mapping[str, str]:
@@ -75,7 +75,7 @@ class BundledInputs(Protocol):
         """The sha256 of the bundle's images."""
 
     def external(self) -> Iterator[bytes] | None:
-        """Return the archive of the downloads that bypass Bazel's cache, if there is one."""
+        """Return the archive of the downloads that are not in Bazel's cache; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +84,9 @@ class BuildRequest:
 
     prepared: PreparedBuild
     run: str = field(default_factory=new_run_id)  #: The run's id. The caller finds the log by this id.
-    force: bool = False  #: Build even if the wheel is up to date, from an image that is built again.
-    inputs: BundledInputs | None = None  #: The inputs from a bundle: then nothing comes from a network.
-    repository: Path | None = None  #: A separate repository cache, instead of the shared one.
+    force: bool = False  #: Build even if the wheel is up to date, and build the image again.
+    inputs: BundledInputs | None = None  #: The inputs from a bundle. With a bundle, nothing comes from a network.
+    repository: Path | None = None  #: A separate repository cache, instead of the shared repository cache.
 
 
 def whole_machine(plan: BuildPlan, machine: Machine) -> BuildResources:
@@ -96,9 +96,9 @@ def whole_machine(plan: BuildPlan, machine: Machine) -> BuildResources:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSession:
-    """The shared values of a command: one engine, one knowledge base. `clock` is monotonic seconds.
+    """The shared values of a command: one engine, one knowledge base. `clock` returns monotonic seconds.
 
-    `connect` is called when the engine is first needed: an up-to-date build needs neither the engine nor its SDK.
+    `connect` is called when an engine is first needed: an up-to-date build needs neither the engine nor the SDK.
     """
 
     connect: Callable[[], Engine]
@@ -106,11 +106,11 @@ class BuildSession:
     knowledge: KnowledgeBase
     stop: Stop = field(default_factory=Stop)
     clock: Callable[[], float] = time.monotonic
-    #: Returns a build's share of the engine's machine. Called when the build starts, and before it compiles.
+    #: Returns a build's share of the engine's machine. Called when the build starts, and again before it compiles.
     allotted: Callable[[BuildPlan, Machine], BuildResources] = whole_machine
-    at_once: int = 1  #: How many builds share the machine, this one included.
-    limit: Limit | None = None  #: The time limit of the whole command. It overrides the profiles.
-    pulls: bool = True  #: Whether a build is first looked up in the registries of the settings.
+    at_once: int = 1  #: How many builds share the machine, including this build.
+    limit: Limit | None = None  #: The time limit of the whole command. It overrides the limits in the profiles.
+    pulls: bool = True  #: Whether the registries of the settings are searched for a build first.
 
     @cached_property
     def engine(self) -> Engine:
@@ -119,7 +119,7 @@ class BuildSession:
 
     @cached_property
     def engine_info(self) -> EngineInfo:
-        """The engine's description of itself and its machine."""
+        """The engine's facts about itself and its machine."""
         return self.engine.info()
 
     @property
@@ -129,22 +129,22 @@ class BuildSession:
 
     @cached_property
     def cache(self) -> CacheFolder:
-        """The folder of the caches; raises ProfileError (`cache-foreign`) for a folder with other files."""
+        """The folder of the caches. Raises ProfileError (`cache-foreign`) for a folder with other files."""
         return CacheFolder.opened(self.settings.cache_dir)
 
     @property
     def folders(self) -> dict[str, Path]:
-        """The folders whose disks can be full, by their names for people."""
+        """The folders to check for a full disk, by their names for people."""
         return {"the cache": self.settings.cache_dir.absolute(), "the wheelhouse": self.wheelhouse.root}
 
     @property
     def disks(self) -> dict[str, Path]:
-        """The folders that a build writes to: cache and wheelhouse, and the engine's data folder if readable."""
+        """The folders that a build writes to: cache, wheelhouse, and (if readable) the engine's data folder."""
         root = engine_data(self.engine_info)
         return self.folders | ({"the engine's data": root} if root else {})
 
     def log_path(self, request: BuildRequest) -> UntrustedPath:
-        """Return the path of a run's log. The file exists once the run has begun to write it.
+        """Return the path of a run's log. The file exists after the run has begun to write it.
 
         Each run has its own log, so a retry or a shell does not change the log of the finished wheel.
         """
@@ -152,7 +152,7 @@ class BuildSession:
         return self.wheelhouse.record_folder(plan.build_id, plan.fingerprint) / f"{request.run}.log"
 
     def machine(self, plan: BuildPlan) -> Machine:
-        """Return the engine's machine, at most as large as the machine that the plan was made for."""
+        """Return the engine's machine, but with no more resources than the machine that the plan was made for."""
         here, there = plan.machine, self.engine_info
         # The plan was made for this machine, and an engine may run on another machine of any size.
         if not there.local:
@@ -161,7 +161,7 @@ class BuildSession:
         return Machine(cpus=min(here.cpus, there.cpus), memory=min(here.memory, there.memory), swap=here.swap)
 
     def fitted(self, plan: BuildPlan, listen: events.Listener) -> BuildPlan:
-        """Return the plan with the resources of its machine, or of its share of the machine."""
+        """Return the plan with the resources of its machine, or of this build's share of the machine."""
         machine = self.machine(plan)
         resources = self.allotted(plan, machine)
         if resources == plan.resources:
@@ -178,7 +178,7 @@ class BuildSession:
         return self.limit or (Limit(asked, self.clock() + asked) if asked else None)
 
     def up_to_date(self, prepared: PreparedBuild) -> BuildResult | None:
-        """Return the finished build of exactly this plan and lock, if it exists. No engine is needed."""
+        """Return the finished build of exactly this plan and lock; None if there is none. No engine is needed."""
         record, lock = self.wheelhouse.complete_record_for(prepared.plan), prepared.lock
         # The same plan may have been built with other pins: only the record of this very lock counts.
         by_lock = record is not None and (lock is None or record.get("lock") == lock.sha256)

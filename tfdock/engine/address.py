@@ -1,4 +1,4 @@
-"""Find the container engine the way the `docker` command does, and explain why none is found."""
+"""Find the container engine in the same places as the `docker` command, and explain why no engine is found."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def causes(error: Any) -> Iterator[BaseException]:
-    """Yield an exception and all its causes. The SDK and requests bury the OSError four levels deep, in `args`."""
+    """Yield an exception and all its causes. The SDK and requests hide the OSError four levels deep, in `args`."""
     seen, waiting = set[int](), [error]
     while waiting:
         error = waiting.pop()
@@ -35,7 +35,7 @@ def causes(error: Any) -> Iterator[BaseException]:
 
 @dataclass(frozen=True, slots=True)
 class EngineAddress:
-    """The address of the engine, and where it comes from."""
+    """The address of the engine, and `origin`: the setting that the address comes from."""
 
     url: str = field(repr=False)
     origin: str
@@ -57,8 +57,8 @@ _DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 
 def find_address(base_url: str | None) -> EngineAddress:
-    """Find the address as the docker command does: an explicit URL, DOCKER_HOST, the chosen context, the default
-    socket. If the default socket does not answer, use another engine's socket that does."""
+    """Find the address as the docker command does: explicit URL, DOCKER_HOST, chosen context, default socket. If the
+    default socket does not answer, use the first other engine's socket that answers."""
     if base_url:
         return EngineAddress(base_url, "as given")
     # An empty DOCKER_HOST counts as unset.
@@ -78,8 +78,8 @@ def _environment_tls() -> TLSConfig | bool:
     except TLSParameterError:
         folder = os.environ.get("DOCKER_CERT_PATH") or Path.home() / ".docker"
         raise unavailable_error(
-            f"DOCKER_HOST needs TLS, and {folder} has no `cert.pem` and `key.pem`",
-            "name the folder of the certificates with DOCKER_CERT_PATH, or unset DOCKER_CERT_PATH and "
+            f"DOCKER_HOST needs TLS, but {folder} does not have `cert.pem` and `key.pem`",
+            "set DOCKER_CERT_PATH to the folder with the certificates, or unset DOCKER_CERT_PATH and "
             "DOCKER_TLS_VERIFY",
         ) from None
     tls: TLSConfig | bool = environment.get("tls", False)
@@ -87,7 +87,7 @@ def _environment_tls() -> TLSConfig | bool:
 
 
 def remote_engine_address() -> str | None:
-    """Return the address of an engine on another machine, with its origin; None for this machine.
+    """Return the address (with its origin) of an engine on another machine; None if the engine is on this machine.
 
     No engine is contacted.
     """
@@ -136,7 +136,7 @@ def _other_sockets() -> list[tuple[str, str]]:
     return [
         (f"unix://{own}/docker.sock", "rootless Docker"),
         (f"unix://{Path.home()}/.docker/desktop/docker.sock", "Docker Desktop"),
-        (f"unix://{own}/podman/podman.sock", "podman of this user"),
+        (f"unix://{own}/podman/podman.sock", "this user's podman"),
         ("unix:///run/podman/podman.sock", "podman of root"),
     ]
 
@@ -179,7 +179,7 @@ def unavailable_error(message: str, fix: Fix) -> EngineUnavailable:
     return EngineUnavailable.of("engine-unavailable", message, fix)
 
 
-#: The command that installs an engine of the distribution, by ID or ID_LIKE of os-release(5).
+#: The command that installs the distribution's engine. The keys are values of ID or ID_LIKE in os-release(5).
 _INSTALLED_BY = {
     "debian": "sudo apt install docker.io",
     "fedora": "sudo dnf install podman",
@@ -204,7 +204,7 @@ def _ways_to_start(address: EngineAddress) -> tuple[str, ...]:
     named = ["correct or unset DOCKER_HOST"] if "DOCKER_HOST" in address.origin else []
     if not address.local:
         return (
-            f"start the engine on its machine, or {named[0] if named else 'name another engine with DOCKER_HOST'}",
+            f"start the engine on that machine, or {named[0] if named else 'name another engine with DOCKER_HOST'}",
         )
     user = "" if os.getuid() == 0 else "--user "
     ways = list(named)
@@ -213,7 +213,7 @@ def _ways_to_start(address: EngineAddress) -> tuple[str, ...]:
     if os.access(Path.home() / ".docker/desktop", os.F_OK):  # no error if HOME is another user's closed folder
         ways.append("start Docker Desktop")
     elif "microsoft" in platform.release().lower():
-        ways.append("start Docker Desktop, and switch on its integration with this distribution")
+        ways.append("start Docker Desktop, and switch on the WSL integration for this distribution in its settings")
     if shutil.which("podman"):
         ways.append(f"start podman's socket: `systemctl {user}enable --now podman.socket`")
     if ways == named:
@@ -222,7 +222,7 @@ def _ways_to_start(address: EngineAddress) -> tuple[str, ...]:
 
 
 def cannot_connect(address: EngineAddress, error: BaseException) -> EngineUnavailable:
-    """Return the error for an engine that cannot be reached, from the operating system's reason if there is one."""
+    """Return the error for an engine that cannot be reached. Use the operating system's reason if there is one."""
     reasons = list(causes(error))
     start = _ways_to_start(address)
     # The SDK's message only says that a connection was aborted. The system's error says why.

@@ -1,13 +1,13 @@
-"""The engine protocol on the Docker SDK.
+"""Implement the engine protocol with the Docker SDK.
 
-This code follows the behaviour of the SDK and of real engines, not their documentation:
+This code follows the observed behaviour of the SDK and of engines, not their documentation:
 
-- Only the low-level client is used. `images.build` hands nothing over before the end and `images.push` and `pull`
-  never raise (docker/docker-py#3277): errors stand inside a stream that came with HTTP status 200.
-- The SDK drives the classic builder only (docker/docker-py#2230).
-- `logs`, `attach` and `events` of the SDK end as if all were well when the engine dies, because
-  `CancellableStream` turns every transport error into the end. So this module reads streams from the response itself.
-- An engine that dies causes one of four exceptions of `requests` and `urllib3`, none of them Docker's.
+- Only the low-level client is used. `images.build` returns nothing before the end, and `images.push` and `pull` never
+  raise (docker/docker-py#3277): errors are messages in a stream with HTTP status 200.
+- The SDK supports only the classic builder (docker/docker-py#2230).
+- If the engine dies, the SDK's `logs`, `attach` and `events` end without an error, because `CancellableStream` treats
+  every transport error as the end. So this module reads the streams itself, from the response.
+- If the engine dies, one of four exceptions of `requests` and `urllib3` is raised, never an exception of the SDK.
 """
 
 from __future__ import annotations
@@ -90,17 +90,17 @@ T = TypeVar("T")
 
 _LOGIN = re.compile(r"^(\w+://)?[^/]*@")  #: The beginning of a proxy's address, with its login.
 
-_QUERY = re.compile(r"\?\S+=\S*")  #: The query of a URL in a text. It is percent-encoded: it has no spaces.
+_QUERY = re.compile(r"\?\S+=\S*")  #: The query of a URL in a text. A query is percent-encoded, so it has no spaces.
 
-Sdk = Any  #: An APIClient. Its published types are wrong for the other calls here, so they are not used.
+Sdk = Any  #: An APIClient. The published types are wrong for calls of this module, so `Any` is used.
 
-OLDEST_API = "1.41"  #: The API of Docker 20.10; podman 4 answers with it too.
+OLDEST_API = "1.41"  #: The API version of Docker 20.10. podman 4 reports the same version.
 
-#: Errors of a lost engine. `APIError` is a RequestException too: catch it first.
+#: Errors that mean a lost engine. `APIError` is a RequestException too, so `APIError` must be caught first.
 _TRANSPORT = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError)
 
 _CONNECT_TIMEOUT = 15.0
-_LATE_END = 10.0  #: Seconds between two checks whether a container has ended while its log is followed.
+_LATE_END = 10.0  #: Seconds between two checks whether a container has ended, while its log is being followed.
 _QUERY_TIMEOUT = 60.0
 # A shell's status for SIGKILL: 128 + 9.
 _KILLED = 137
@@ -141,7 +141,7 @@ def _pulls_exhausted(state: RetryCallState) -> bool:
 class DockerEngine:
     """A Docker engine of version 20.10 or newer, or an engine that speaks its API (podman 4).
 
-    It connects on first use. `silence` is how long a stream may be silent before the engine is pinged.
+    The connection is made at the first use. After `silence` seconds without data on a stream, the engine is pinged.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class DockerEngine:
         if _is_too_old(version):
             raise EngineUnavailable.of(
                 "engine-too-old",
-                f"the engine at {self.address} speaks API {version}, at least {OLDEST_API} is needed",
+                f"the engine at {self.address} has API version {version}; at least {OLDEST_API} is needed",
                 "update to Docker 20.10 or newer",
             )
         return version
@@ -248,7 +248,7 @@ class DockerEngine:
     def _hung(self, action: str) -> EngineHung:
         return EngineHung.of(
             "engine-hung",
-            f"the engine at {self.address} stopped answering while trying to {action}, even to a ping",
+            f"the engine at {self.address} stopped answering, even to a ping (while trying to {action})",
             self._own_words(
                 "restart the engine (`sudo systemctl restart docker`), then run the same command to continue"
             ),
@@ -394,9 +394,9 @@ class DockerEngine:
             raise step_killed(progress.step)
         # A program reports a full disk in its output, with any exit code.
         if progress.full:
-            raise refusal(f"run `{progress.step}`", "no space left on device, as its output says", self._program)
+            raise refusal(f"run `{progress.step}`", "no space left on device, according to its output", self._program)
         if not self.ping():
-            raise self._lost(f"run `{progress.step}`", RuntimeError("the step was stopped as the engine went down"))
+            raise self._lost(f"run `{progress.step}`", RuntimeError("the step ended because the engine stopped"))
 
     def _clear_step(self, container: str) -> None:
         """Wait until the engine has removed the step's container. After a crash we remove it, if it is ours."""
@@ -491,8 +491,8 @@ class DockerEngine:
         if RUN_LABEL not in self._labels(spec.name):
             raise EngineError.of(
                 "container-name-taken",
-                f"a container named {spec.name} exists, and tfdock did not make it",
-                self._own_words(f"rename or remove it (`docker rm {spec.name}`)"),
+                f"a container named {spec.name} exists, but tfdock did not create it",
+                self._own_words(f"rename or remove that container (`docker rm {spec.name}`)"),
             )
         self.remove(spec.name)
         return self._create(spec)
@@ -597,7 +597,7 @@ class DockerEngine:
         )
         # 409 may mean that an earlier removal is still running, so wait for its end.
         if not self._is_gone(container, 30):
-            raise refusal(action, "it is still there after 30 seconds", self._program)
+            raise refusal(action, "the container still exists after 30 seconds", self._program)
 
     def containers(self, label: str, value: str | None = None) -> list[ContainerState]:
         filter_value = label if value is None else f"{label}={value}"
@@ -616,10 +616,10 @@ class DockerEngine:
             with contextlib.closing(archive):
                 # podman follows links and returns the final file; Docker returns the link's target.
                 if stat.get("linkTarget") not in (None, "", path):
-                    raise unreadable_error(path, "it is not a regular file")
+                    raise unreadable_error(path, "not a regular file")
                 # Check this before reading the content: a program in the container chose the size.
                 if stat["size"] > LARGEST_FILE:
-                    raise unreadable_error(path, f"its {stat['size']} bytes are over the limit of {LARGEST_FILE}")
+                    raise unreadable_error(path, f"its {stat['size']} bytes exceed the limit of {LARGEST_FILE}")
                 try:
                     return only_file(archive, path)
                 except tarfile.ReadError as error:
@@ -649,7 +649,7 @@ class DockerEngine:
         def request(client: Sdk) -> object:
             return client.create_volume(name, driver="local", driver_opts=dict(options or {}), labels=dict(labels))
 
-        self._query(f"make the volume {name}", request)
+        self._query(f"create the volume {name}", request)
 
     def volumes(self, label: str, value: str | None = None) -> list[str]:
         filter_value = label if value is None else f"{label}={value}"
@@ -707,10 +707,10 @@ _ATTACH = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1, "detachKeys": "ctr
 
 
 _ABSENT = frozenset({requests.codes.not_found})
-_BUSY = frozenset({requests.codes.conflict})  #: The container no longer runs, or is being removed already.
+_BUSY = frozenset({requests.codes.conflict})  #: The container no longer runs, or its removal has begun.
 
 
-_NOT_RUNNING = "can only kill running containers"  #: podman's words, with the status of an internal error.
+_NOT_RUNNING = "can only kill running containers"  #: podman's message; the status is that of an internal error.
 
 
 def _none_for(

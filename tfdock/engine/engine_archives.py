@@ -16,7 +16,7 @@ from tfdock.oci.plain_tar import BLOCK, TarHeader, read_header
 
 
 class ChunkReader(io.RawIOBase):
-    """A file over chunks of bytes, for tarfile."""
+    """A file object that reads from chunks of bytes, for tarfile."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks, self._rest = chunks, b""
@@ -36,10 +36,10 @@ class ChunkReader(io.RawIOBase):
 
 
 def image_names(archive: Iterator[bytes]) -> Iterator[str]:
-    """Yield the names that an engine would give the images of an archive, from all documents in it.
+    """Yield the names that an engine would give to the images of an archive, from all documents of the archive.
 
-    Engines read archives with another tar reader and another JSON reader. An archive that two readers could read
-    differently raises Malformed. An archive may have only the members that `docker save` writes, each once.
+    Engines use other tar and JSON readers than this module. So Malformed is raised for an archive that two readers
+    could read differently. An archive may have only the members that `docker save` writes, each once.
     """
     named = False
     for path, content in _members(io.BufferedReader(ChunkReader(archive), _PIECE)):
@@ -47,13 +47,13 @@ def image_names(archive: Iterator[bytes]) -> Iterator[str]:
             named = named or path == _MANIFEST
             yield from _NAMING[path](_json(path, content))
     if not named:  # without this file, engines choose other documents
-        raise Malformed(f"{_MANIFEST} is not in it")
+        raise Malformed(f"{_MANIFEST} is missing")
 
 
 def _of_manifest(images: Any) -> Iterator[str]:
     for image in images:
         if "Parent" in image:  # a parent would make the image a cached step of another image's build
-            raise Malformed("an image names its parent")
+            raise Malformed("an image has a `Parent`, which is not allowed")
         # `docker save` writes null for an image that has no name.
         yield from _strings(image["RepoTags"] or [])
 
@@ -73,7 +73,7 @@ def _of_index(index: Any) -> Iterator[str]:
 
 def _strings(names: Any) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise Malformed("a name is not text")
+        raise Malformed("the name of an image is not text")
     return names
 
 
@@ -83,10 +83,10 @@ def _json(path: str, content: bytes) -> Any:
     def plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = {key.casefold(): key for key, _ in pairs}
         if len(keys) < len(pairs):
-            raise Malformed(f"{path} has a key twice")
+            raise Malformed(f"{path} has the same key twice")
         for folded in keys.keys() & _KEYS.keys():
             if keys[folded] != _KEYS[folded]:
-                raise Malformed(f"{path} spells the key {_KEYS[folded]} differently")
+                raise Malformed(f"{path} has the key {_KEYS[folded]} in another spelling")
         return dict(pairs)
 
     return json.loads(content.decode("utf-8"), object_pairs_hook=plain)
@@ -120,7 +120,7 @@ def _members(archive: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
         _check_member(header)
         path = header.name.removesuffix("/")
         if path in seen:
-            raise Malformed(f"`{path}` is in it twice")
+            raise Malformed(f"the archive has `{path}` twice")
         seen.add(path)
         if path not in _NAMING:
             _skip(archive, header.size + -header.size % BLOCK)
@@ -132,7 +132,7 @@ def _members(archive: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
     ending = BLOCK
     while piece := archive.read(_PIECE):
         if any(piece):
-            raise Malformed("something follows its end")
+            raise Malformed("there is data after the end of the archive")
         ending += len(piece)
     if ending < 2 * BLOCK:
         raise Malformed("it is cut")
@@ -162,7 +162,7 @@ def _check_member(header: TarHeader) -> None:
         "5": _FOLDER.fullmatch(header.name) and not header.link and not header.size,
     }
     if not allowed[header.kind]:
-        raise Malformed(f"no engine writes its member `{header.name[:100]!a}`")
+        raise Malformed(f"no engine writes a member such as `{header.name[:100]!a}`")
 
 
 _EXTENDED = "a member has extended headers that no engine writes"
@@ -210,12 +210,12 @@ def only_file(archive: Iterator[bytes], path: str) -> bytes:
     with tarfile.open(fileobj=io.BufferedReader(ChunkReader(archive)), mode="r|") as tar:
         member = tar.next()
         if member is None:
-            raise tarfile.ReadError("nothing is in it")
+            raise tarfile.ReadError("the archive is empty")
         content = tar.extractfile(member) if member.isreg() else None
         if content is None:
-            raise unreadable_error(path, "it is not a regular file")
+            raise unreadable_error(path, "not a regular file")
         return content.read()
 
 
 def unreadable_error(path: str, reason: str) -> EngineError:
-    return EngineError.of("container-file-refused", f"{path} is not read out of the container: {reason}")
+    return EngineError.of("container-file-refused", f"{path} in the container is not read: {reason}")

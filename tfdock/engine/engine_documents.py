@@ -1,4 +1,4 @@
-"""Translate containers and images between the engine's documents and ours."""
+"""Translate containers and images between the engine's documents and tfdock's types."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _OPEN_FILES = 65536
 
 
 def open_files_allowed(address: EngineAddress) -> int | None:
-    """Return how many open files a container may have: a full file table truncates Bazel's cache entries.
+    """Return how many files a container may have open. If the limit is too low, Bazel truncates its cache entries.
 
-    An engine without CAP_SYS_RESOURCE (in a sandbox, or rootless) refuses to start a container with a higher limit
-    than its own. So the limit is looked up if the engine is a process of this machine. On another machine the engine
-    decides (None).
+    An engine without CAP_SYS_RESOURCE (in a sandbox, or rootless) refuses a container whose limit is higher than the
+    engine's own limit. So this limit is looked up for an engine on this machine. An engine on another machine decides
+    by itself (None).
     """
     if not address.local:
         return None
@@ -37,7 +37,7 @@ def open_files_allowed(address: EngineAddress) -> int | None:
 
 
 def host_config_of(spec: ContainerSpec, open_files: int | None, info: EngineInfo) -> dict[str, Any]:
-    """Return the arguments of the SDK for a container on that engine."""
+    """Return the SDK's arguments for a container on the engine with these facts."""
     config: dict[str, Any] = {
         # docker-init forwards signals and reaps what Bazel's server leaves behind.
         "init": True,
@@ -127,5 +127,5 @@ def _short_name(name: str) -> str:
 
 
 def timestamp(text: str) -> float:
-    """Return Unix seconds of the engine's RFC 3339 time. Python's parser does not accept its nine decimals."""
+    """Return Unix seconds for the engine's RFC 3339 time. Python's parser does not accept nine decimals."""
     return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text)).timestamp()

@@ -1,4 +1,4 @@
-"""Translate the error messages of container engines into our errors. Pure."""
+"""Translate the error messages of container engines into tfdock's errors. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tfdock.errors import BuildFailed, DiskFull, EngineError, NetworkError, Problem, TfdockError
 from tfdock.types import ImageRef
 
-#: Docker's terms and commands, each with podman's term for the same thing. Sources: containers-registries.conf(5),
+#: Docker's terms and commands, each with podman's equivalent. Sources: containers-registries.conf(5),
 #: podman-info(1), and the Container Device Interface in the manual of NVIDIA's container toolkit.
 _PODMAN_WORDS = (
     ("`insecure-registries` of its daemon.json", "a `[[registry]]` with `insecure = true` in registries.conf"),
@@ -27,7 +27,7 @@ _PODMAN_WORDS = (
 
 
 def own_words(text: str, program: str) -> str:
-    """Return a text about Docker with the commands of the engine's own program: `docker`, `podman`."""
+    """Return a text about Docker, with the commands of the engine's own program (`docker` or `podman`)."""
     if program == "podman":
         for word, podman in _PODMAN_WORDS:
             text = text.replace(word, podman)
@@ -67,8 +67,8 @@ _USER_NAMESPACE = _means(
     r"cannot share the host's network namespace when user namespaces are enabled",
     EngineError,
     "engine-network-impossible",
-    "the engine gives containers user namespaces (`userns-remap`), and so refuses the network `host` ({what})",
-    "name another network of the engine (`TFDOCK_NETWORK`, or `network` in the settings)",
+    "the engine uses user namespaces (`userns-remap`), so it does not allow the network `host` ({what})",
+    "use another network of the engine (`TFDOCK_NETWORK`, or `network` in the settings)",
 )
 
 _DOCKERFILE = _means(
@@ -91,15 +91,15 @@ _REGISTRY = (
         r"toomanyrequests|too many requests|rate limit|\b429\b",
         NetworkError,
         "registry-rate-limited",
-        "{where} limits requests from this machine and refuses {what} for now",
+        "{where} limits requests from this machine, and refuses {what} for now",
         "wait, log in (`docker login`) for a higher limit, or set a registry mirror",
     ),
     _means(
         r"(layer|manifest|image) verification failed|does not match.*digest|unexpected commit digest",
         NetworkError,
         "registry-damaged-content",
-        "{where} serves damaged content for {what}",
-        "a retry would fetch the same bytes: report this to the operator of the registry, or use another mirror",
+        "{where} sends damaged content for {what}",
+        "a retry would fetch the same bytes: report this to the registry's operator, or use another mirror",
     ),
     _means(
         r"no matching manifest for (?P<platform>\S+)",
@@ -114,14 +114,14 @@ _REGISTRY = (
         NetworkError,
         "image-not-found",
         "{where} has no image {what}, or you have no permission to see it",
-        "check name and tag; for a private image log in with `docker login`",
+        "check the name and the tag; for a private image, log in with `docker login`",
     ),
     _means(
         r"denied|unauthorized|no basic auth credentials|authentication required|forbidden|HTTP 40[13] response",
         NetworkError,
         "registry-denied",
         "{where} refuses to serve {what}",
-        "log in with `docker login` as a user who may read the image",
+        "log in with `docker login`, as a user with permission to read the image",
     ),
     # This must come before the failed connections: their text (`tls:`) is in these lines too.
     _means(
@@ -129,7 +129,7 @@ _REGISTRY = (
         NetworkError,
         "registry-unreachable",
         "the engine does not trust {where}, so {what} cannot be fetched",
-        "give the engine the registry's certificate, or name it in `insecure-registries` of its daemon.json",
+        "give the engine the registry's certificate, or add the registry to `insecure-registries` of its daemon.json",
     ),
     _means(
         r"dial tcp|no such host|connection re(fused|set)|timeout|timed out|network is unreachable|no route to host"
@@ -152,14 +152,14 @@ _PUSH = (
         EngineError,
         "image-missing",
         "the engine does not have the image {what}",
-        "build or pull it first",
+        "build or pull the image first",
     ),
     _means(
         r"denied|unauthorized|no basic auth credentials|authentication required|forbidden|HTTP 40[13] response",
         NetworkError,
         "registry-denied",
         "{where} does not accept {what}",
-        "log in with `docker login` as a user who may write there",
+        "log in with `docker login`, as a user with permission to push there",
     ),
     *_REGISTRY,
 )
@@ -174,7 +174,7 @@ _REFUSALS = (
         r"|(openat2?|open|opening file) .*(memory\.max|cpu\.max).*(no such file|permission denied)",
         EngineError,
         "engine-limits-missing",
-        "the engine cannot limit the resources of a container, and refuses to {what}",
+        "the engine cannot limit the resources of a container, so it refuses to {what}",
         "delegate control groups to the engine's user: https://rootlesscontaine.rs/getting-started/common/cgroup2/",
     ),
     _means(
@@ -182,13 +182,13 @@ _REFUSALS = (
         EngineError,
         "docker-init-missing",
         "the engine cannot find `docker-init`, which forwards signals to the build",
-        "install `tini` on the engine's machine (Debian's docker.io only recommends it)",
+        "install `tini` on the engine's machine (Debian's package docker.io does not always install it)",
     ),
     _means(
         r"could not select device driver .*gpu",
         EngineError,
         "gpu-runtime-missing",
-        "the engine has no runtime that gives containers a GPU",
+        "the engine has no container runtime for GPUs",
         "install the NVIDIA container toolkit on the engine's machine",
     ),
     _means(
@@ -197,7 +197,7 @@ _REFUSALS = (
         EngineError,
         "volume-mount-refused",
         "the engine cannot mount a volume: {why}{other}",
-        "see the engine's log; the folders of the volume must lie on a local disk of its machine",
+        "see the engine's log; the folders of the volume must be on a local disk of the engine's machine",
     ),
     _means(
         # The first words are Docker's, the second podman's.
@@ -221,14 +221,14 @@ _REFUSALS = (
         EngineError,
         "image-missing",
         "the engine does not have the image {image}{other}",
-        "build or pull it first",
+        "build or pull the image first",
     ),
     _means(
         r"^reference does not exist",
         EngineError,
         "image-missing",
         "the engine lacks an image, so it cannot {what}",
-        "build or pull it first",
+        "build or pull the image first",
     ),
     _means(
         r"No such container|is dead or marked for removal",
@@ -251,12 +251,12 @@ def _interpret(meanings: Iterable[_Meaning], words: str, program: str, **names: 
 
 
 def refusal(action: str, words: str, program: str = "docker") -> TfdockError:
-    """Return the error for a request that the engine refused. `program` is the engine's: `docker` or `podman`."""
+    """Return the error for a request that the engine refused. `program` is its command: `docker` or `podman`."""
     return _interpret(_REFUSALS, words, program, what=action) or EngineError.of(
         "engine-refused",
         f"the engine refused to {action}: {words}",
         own_words(
-            "the message is the engine's own; the engine's log (`journalctl -u docker`) may have details", program
+            "this message comes from the engine; the engine's log (`journalctl -u docker`) may have details", program
         ),
     )
 
@@ -266,7 +266,7 @@ def archive_refusal(words: str, program: str = "docker") -> TfdockError:
     return _interpret((_DISK,), words, program, what="load images") or EngineError.of(
         "image-archive-refused",
         f"the engine cannot load the images of the archive: {words}",
-        "make the archive again; an archive of a newer engine may need a newer engine here",
+        "create the archive again; if a newer engine created it, this machine may need a newer engine too",
     )
 
 
@@ -285,7 +285,7 @@ def push_refusal(name: str, words: str, program: str = "docker") -> TfdockError:
 
 
 def step_refusal(step: str, words: str, program: str = "docker") -> TfdockError | None:
-    """Return the error for a failed image step, if the engine's words say why it failed."""
+    """Return the error for a failed image step, if the engine's message says why the step failed."""
     return _interpret((_DISK, _USER_NAMESPACE, _DOCKERFILE), words, program, what=f"the image step `{step}`")
 
 

@@ -1,7 +1,7 @@
 """Read an engine's facts from its own information.
 
-An engine on this machine can report them at once. Nothing here needs the SDK: importing it takes longer than
-all the rest of `tfdock check`.
+An engine on this machine can report its facts at once. The SDK is not imported here: that takes longer than all the
+rest of `tfdock check`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tfdock.errors import EngineUnavailable
 from tfdock.types import EngineInfo
 
 _UNIX = "unix://"
-_PATIENCE = 1.0  #: Seconds for each answer: `check` does not wait for an engine.
-#: Errors while reading an answer that did not come from an engine.
+_PATIENCE = 1.0  #: Seconds to wait for each answer. `check` does not wait longer for an engine.
+#: Errors that occur while reading an answer that is not an engine's.
 _NO_FACTS = (ValueError, LookupError, TypeError, AttributeError)
 
 
 def engine_info(info: Mapping[str, Any], version: Mapping[str, Any], address: EngineAddress) -> EngineInfo:
-    """Return the facts of an engine, from its description of itself and its version."""
+    """Return the facts of an engine, from its answers to `/info` and `/version`."""
     # podman answers like Docker. Only the names of its components show this.
     components = " ".join(component.get("Name", "") for component in version.get("Components") or ())
     podman = "podman" in components.lower()
@@ -60,7 +60,7 @@ def _digest(*parts: str) -> str:
 
 
 def engine_process(address: EngineAddress) -> tuple[int, int]:
-    """Return process and user of an engine on this machine. Raises OSError; AttributeError where not on Linux."""
+    """Return process id and user id of an engine on this machine. Raises OSError; not on Linux, AttributeError."""
     # An address of another kind leaves an empty path, and `connect` fails.
     path = address.url.partition(_UNIX)[2]
     with socket.socket(socket.AF_UNIX) as connection:
@@ -95,7 +95,7 @@ class _EngineConnection(http.client.HTTPConnection):
 
 
 def quick_facts() -> EngineInfo | None:
-    """Return the facts of this machine's engine; None if no engine answers at once, or it is remote."""
+    """Return the facts of this machine's engine; None if the engine does not answer at once, or is remote."""
     try:
         address = find_address(None)
         if not address.url.startswith(_UNIX):

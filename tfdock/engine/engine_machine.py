@@ -15,7 +15,7 @@ from tfdock.types import EngineInfo, Machine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuAccess:
-    """How a container gets GPUs; `missing` is the reason if it cannot."""
+    """How a container gets GPUs. If a container can get no GPU, `missing` is the reason."""
 
     gpus: bool = False
     devices: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class GpuAccess:
 
 
 def engine_machine(info: EngineInfo) -> Machine:
-    """Return the machine that compiles: the engine's, with this process's own limits if it is the same machine."""
+    """Return the machine that compiles: the engine's. If it is this machine, this process's limits apply too."""
     if not info.local:
         return Machine(cpus=info.cpus, memory=info.memory)
     local = local_machine()
@@ -34,16 +34,16 @@ def engine_machine(info: EngineInfo) -> Machine:
 
 
 def engine_data(info: EngineInfo) -> Path | None:
-    """Return the folder of an engine's images and containers, if it is visible from here.
+    """Return the folder of an engine's images and containers, if this machine has this folder.
 
-    For an engine in a virtual machine, or with another root folder, this path is another place.
+    If the engine is in a virtual machine, or has another root folder, this machine may not have this path.
     """
     root = Path(info.data_root) if info.local and info.data_root else None
     return root if root and nearest(root) == root else None
 
 
 def caller_user(info: EngineInfo, uid: int, gid: int) -> str:
-    """Return the user of a container (`uid:gid`) that owns the caller's folders in it."""
+    """Return the user (`uid:gid`) who owns the caller's folders inside a container."""
     # A rootless engine, Docker's or podman's, maps the user who runs it to 0. Other numbers are other users outside.
     return "0:0" if info.rootless else f"{uid}:{gid}"
 
@@ -70,7 +70,7 @@ def gpu_access(accelerator: Accelerator | None, info: EngineInfo) -> GpuAccess:
     wants = f"the runtime `{runtime}`" if runtime else " and ".join(devices)
     # Docker also lists built-in names such as `io.containerd.runc.v2`, which are not for GPUs.
     have = ", ".join(name for name in info.runtimes if "." not in name) or "none"
-    return GpuAccess(missing=f"the engine gives containers no such GPU: it needs {wants}, but has {have}")
+    return GpuAccess(missing=f"the engine cannot give containers such a GPU: it needs {wants}, but has {have}")
 
 
 def _groups(devices: Sequence[str]) -> set[int]:

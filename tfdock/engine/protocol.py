@@ -1,4 +1,4 @@
-"""Define the engine protocol: everything that tfdock needs from a container engine, in our own types.
+"""Define the engine protocol: everything that tfdock needs from a container engine, in tfdock's own types.
 
 The implementation is `tfdock.engine.docker_engine`, on the Docker SDK. The tests have another one, in memory
 (`tests/fake_engine.py`). Both pass the same contract tests. Every method raises only `TfdockError`s:
@@ -17,22 +17,22 @@ from tfdock.types import Digest, EngineInfo, Mount
 
 RUN_LABEL = "io.tfdock.run"  #: Label of every container of a run; its value is the run id.
 
-#: Label that our Dockerfiles set right after FROM, so that the classic builder's step containers carry it too.
+#: Label that our Dockerfiles set right after FROM, so that the classic builder's step containers have it too.
 IMAGE_LABEL = "io.tfdock.image"
 
 
-BASE_LABEL = "io.tfdock.base"  #: Label of our images: the engine's id of their base.
+BASE_LABEL = "io.tfdock.base"  #: Label of our images: the engine's id of the base image.
 
 #: Label of our images: the hash of the toolchain file, which an image step wrote before any source was in the image.
 TOOLCHAIN_LABEL = "io.tfdock.toolchain"
 
 LARGEST_FILE = (
     1 << 20
-)  #: The most bytes of a file that is read from a container, because a program in it chooses the size.
+)  #: The most bytes of a file that is read from a container. A program in the container chooses the size.
 
 
 class Cancel:
-    """A request to stop, set once from a signal handler or another thread, with hooks that act on it."""
+    """A request to stop. A signal handler or another thread sets it once. Then hooks run."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -42,7 +42,7 @@ class Cancel:
         return self._event.is_set()
 
     def set(self) -> None:
-        """Ask to stop: run the hooks. Setting it twice does nothing more."""
+        """Request a stop, and run the hooks. A second call does nothing."""
         if not self._event.is_set():
             self._event.set()
             # Loop over a copy: a hook may remove itself.
@@ -50,7 +50,7 @@ class Cancel:
                 hook()
 
     def on_set(self, hook: Callable[[], None]) -> Callable[[], None]:
-        """Call `hook` at the request, or at once if it was made already. Return a function that removes the hook."""
+        """Call `hook` when a stop is requested (at once if it was). Return a function that removes the hook."""
         # Add the hook before the check: a `set` in between may run the hook twice, but cannot miss it.
         self._hooks.append(hook)
         if self._event.is_set():
@@ -71,7 +71,7 @@ class ImageInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """A container to create. `memory` in bytes, `cpus` in cores, `user` as `uid:gid`; None means no limit."""
+    """A container to create. `memory` in bytes, `cpus` in cores (None: no limit), `user` as `uid:gid`."""
 
     name: str
     image: str
@@ -86,13 +86,13 @@ class ContainerSpec:
     cpus: float | None = None
     pids: int | None = None
     tmpfs: Mapping[str, str] = field(default_factory=dict)
-    #: Allow ptrace, which a debugger needs: the engine's seccomp profile may forbid it without the capability.
+    #: Allow ptrace, which a debugger needs: without this, the engine's seccomp profile may forbid ptrace.
     debugger: bool = False
     read_only: bool = False  #: The image's own files cannot be changed: only mounts and `tmpfs` can be written to.
-    gpus: bool = False  #: All GPUs of the engine's GPU runtime, with their driver. Starting fails without any.
-    devices: tuple[str, ...] = ()  #: Device files, or folders of them, of the engine's machine, under the same paths.
-    groups: tuple[int, ...] = ()  #: Further groups of the user, by number: those that may open the devices.
-    #: Allocate a terminal and keep standard input open (for `tfdock shell` only: it mangles logs).
+    gpus: bool = False  #: All GPUs of the engine's GPU runtime, with their driver. Without a GPU, the start fails.
+    devices: tuple[str, ...] = ()  #: Device files of the engine's machine (or folders of them), with the same paths.
+    groups: tuple[int, ...] = ()  #: Further groups of the user, by number: the groups that may open the devices.
+    #: Allocate a terminal and keep standard input open (for `tfdock shell` only: a terminal garbles logs).
     terminal: bool = False
 
 
@@ -132,20 +132,20 @@ class Engine(Protocol):
         """Return whether the engine answers within `timeout` seconds; never raises."""
 
     def image(self, reference: str) -> ImageInfo | None:
-        """Return the local image of that name, id or digest, or None."""
+        """Return the local image with this name, id or digest; None if there is no such image."""
 
     def pull(self, reference: str, output: Output | None = None) -> ImageInfo:
-        """Pull an image from its registry; raise NetworkError (`image-not-found`, `registry-…`)."""
+        """Pull an image from its registry. Raises NetworkError (`image-not-found`, `registry-…`)."""
 
     def build(self, request: ImageBuild, output: Output, cancel: Cancel) -> str:
         """Build an image, forward the output as it arrives, and return the image's id.
 
-        A failing step raises BuildFailed (`image-step-failed`), a full disk DiskFull. Intermediate containers are
-        always removed. When `cancel` is set the engine is told to stop and Interrupted is raised.
+        Raises BuildFailed (`image-step-failed`) if a step fails, DiskFull for a full disk. Intermediate containers
+        are always removed. If `cancel` is set, stop the engine's work and raise Interrupted.
         """
 
     def tag(self, image: str, name: str) -> None:
-        """Give an image a name (`repository:tag`); another image with this name loses it."""
+        """Give an image a name (`repository:tag`). Another image that has this name loses the name."""
 
     def push(self, name: str, output: Output) -> Digest:
         """Push the image with this name to the registry in the name; return the manifest's digest.
@@ -154,7 +154,7 @@ class Engine(Protocol):
         """
 
     def remove_image(self, reference: str) -> None:
-        """Remove an image's name, and the image if this was its last name. Do nothing if it is absent."""
+        """Remove an image's name, and the image if this was its last name. Do nothing if the name does not exist."""
 
     def dangling(self, label: str) -> list[ImageInfo]:
         """Return unnamed images with this label that are not the base of another image."""
@@ -168,60 +168,60 @@ class Engine(Protocol):
     def load(self, archive: Iterable[bytes], cancel: Cancel) -> None:
         """Load the images of an archive that `save` made, with their names.
 
-        Raises the errors of `archive`, and EngineError (`image-archive-refused`); then no image was loaded.
+        If an error is raised, no image was loaded: the errors of `archive`, or EngineError (`image-archive-refused`).
         """
 
     def create(self, spec: ContainerSpec) -> str:
-        """Create a container and return its id. A container of that name from an earlier try is replaced."""
+        """Create a container and return its id. If an earlier try left a container with the same name, replace it."""
 
     def start(self, container: str) -> None:
         """Start a container."""
 
     def follow(self, container: str) -> Iterator[bytes]:
-        """Yield the container's output from the start, until it has ended or is gone; `state` then tells which."""
+        """Yield the container's output from its start until it ends or is removed; then `state` tells which."""
 
     def state(self, container: str) -> ContainerState | None:
-        """Return the container's state, or None if it is gone."""
+        """Return the container's state; None if the container is gone."""
 
     def signal(self, container: str, name: str) -> None:
-        """Send a signal (`INT`, `TERM`, `KILL`) to its first process; silent if it no longer runs."""
+        """Send a signal (`INT`, `TERM`, `KILL`) to the container's first process. Do nothing if it no longer runs."""
 
     def remove(self, container: str) -> None:
-        """Kill and remove a container; silent if it is gone."""
+        """Kill and remove a container. Do nothing if the container is gone."""
 
     def containers(self, label: str, value: str | None = None) -> list[ContainerState]:
-        """Return all containers, running or not, with the label (and this value)."""
+        """Return all containers, running or not, with this label (and this value, if given)."""
 
     def read_file(self, container: str, path: str) -> bytes | None:
-        """Return the bytes of a container's regular file, at most `LARGEST_FILE`; None if it is absent.
+        """Return the bytes of a container's regular file (at most `LARGEST_FILE`); None if the file does not exist.
 
-        The container may run, or may only have been created.
+        The container may be running, or may not have started yet.
         """
 
     def put(self, container: str, folder: str, archive: Iterable[bytes]) -> None:
-        """Unpack a tar archive into a folder of a stopped container, with the archive's owners."""
+        """Unpack a tar archive into a folder of a stopped container. Files keep the owners in the archive."""
 
     def get(self, container: str, path: str) -> Iterator[bytes]:
-        """Yield a folder of a container, running or not, as a tar archive.
+        """Yield a folder of a container as the bytes of a tar archive. The container may be running or not.
 
-        Its members begin with the folder's name.
+        The names in the archive begin with the folder's name.
         """
 
     def create_volume(self, name: str, labels: Mapping[str, str], options: Mapping[str, str] | None = None) -> None:
-        """Create a volume, unless one with this name exists.
+        """Create a volume, unless a volume with this name exists.
 
-        `options` go to the engine's `local` driver, which mounts them when a container starts. Starting raises
-        EngineError (`volume-mount-refused`) if they cannot be mounted.
+        `options` go to the engine's `local` driver, which mounts the volume when a container starts. If this fails,
+        `start` raises EngineError (`volume-mount-refused`).
         """
 
     def volumes(self, label: str, value: str | None = None) -> list[str]:
-        """Return the sorted names of all volumes with the label (and this value)."""
+        """Return the sorted names of all volumes with this label (and this value, if given)."""
 
     def remove_volume(self, name: str) -> None:
-        """Remove a volume that no container uses; silent if it is absent."""
+        """Remove a volume that no container uses. Do nothing if it does not exist."""
 
     def memory_killed(self, container: str) -> bool:
-        """Return whether the container with this id had an out-of-memory event, even if it is gone."""
+        """Return whether the container with this id had an out-of-memory event, even if the container is gone."""
 
     def attach(self, container: str) -> int:
         """Start a container with this process's terminal attached; return its exit code (`tfdock shell`)."""

@@ -1,6 +1,6 @@
 """Handle streams to and from an engine: output, input and the progress of an image build.
 
-A silent engine is distinguished from a hanging one.
+An engine that is only silent is distinguished from an engine that hangs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tfdock.errors import BuildFailed, Interrupted, OutOfMemory, Problem, Tfdock
 
 
 def break_off(response: requests.Response) -> None:
-    """Wake a thread that is blocked reading the response, from any thread. Closing the response would not wake it."""
+    """Wake a thread that waits for data of the response. Closing the response would not wake the thread."""
     with contextlib.suppress(OSError, RuntimeError, ValueError):  # the response has ended, or was closed
         response.raw.shutdown()
 
@@ -63,9 +63,9 @@ class StreamWatch:
 
 
 def body_chunks(response: requests.Response) -> Iterator[bytes]:
-    """Yield the body as it comes.
+    """Yield the body as it arrives.
 
-    Sized reads would wait for the full size, so they are used for unchunked bodies only.
+    A read of a fixed size waits for all bytes, so fixed sizes are only for unchunked bodies.
     """
     chunked = getattr(response.raw, "chunked", False)
     return iter(response.iter_content(None if chunked else 1 << 16))
@@ -74,7 +74,7 @@ def body_chunks(response: requests.Response) -> Iterator[bytes]:
 def messages(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """Yield the JSON messages of a stream.
 
-    Their text is not reliable: the engine replaces characters at the borders of its 32 KiB pieces by U+FFFD.
+    The messages' text is not reliable: at the borders of 32 KiB pieces, the engine replaces characters by U+FFFD.
     """
     rest = b""
     for chunk in chunks:
@@ -86,7 +86,7 @@ def messages(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def frames(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the payload of a multiplexed stream: frames of 1 byte stream number, 3 padding, 4 length, and data."""
+    """Yield the data of a multiplexed stream. A frame: stream number (1 byte), padding (3), length (4), data."""
     buffer, left = bytearray(), 0
     for chunk in chunks:
         buffer += chunk
@@ -104,7 +104,7 @@ def frames(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def skip_bytes(skip: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the pieces from byte `skip` on."""
+    """Leave out the first `skip` bytes, and yield the rest of the pieces."""
     for piece in pieces:
         if skip < len(piece):
             yield piece[skip:]
@@ -112,10 +112,9 @@ def skip_bytes(skip: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class EngineUpload:
-    """A build context, images or files on the way to the engine. A cancel stops it. An error of its
-    source is kept.
+    """An upload to the engine: a build context, images or files. `error` keeps an error of the source.
 
-    urllib3 turns an OSError of the body into its own "Connection aborted", as if the engine had failed.
+    urllib3 replaces an OSError of the source by its own "Connection aborted", as if the engine had failed.
     """
 
     def __init__(self, chunks: Iterator[bytes], cancel: Cancel) -> None:
@@ -141,7 +140,7 @@ def stopped_error() -> Interrupted:
 
 
 def wait_forever(response: requests.Response) -> None:
-    """Lift the read timeout that was set for the headers; from here on a watch checks the engine."""
+    """Remove the read timeout that was set for the headers. From now on, a StreamWatch checks the engine."""
     sock = getattr(getattr(response.raw, "connection", None), "sock", None)
     if sock is not None:
         sock.settimeout(None)
@@ -149,7 +148,7 @@ def wait_forever(response: requests.Response) -> None:
 
 # The classic builder prints these lines, podman `STEP 1/2: …`. Their messages have no field for step and container.
 _STEP = re.compile(r"(?:Step \d+/\d+ |STEP \d+/\d+): (.*)", re.DOTALL)
-#: podman's text for a failed command of a step: its messages have no field for the exit code.
+#: podman's text for a failed command of a step: podman's messages have no field for the exit code.
 _ENDED = re.compile(r'building at STEP ".*": while running runtime: exit status (\d+)', re.DOTALL)
 _RUNNING = re.compile(r" ---> Running in ([0-9a-f]{12})\s*\Z")
 
@@ -177,7 +176,7 @@ class ImageProgress:
 
     @property
     def base(self) -> str | None:
-        """The image of a FROM step, with its arguments filled in."""
+        """The image of a FROM step, with the build arguments filled in."""
         words = string.Template(self.step).safe_substitute(self.build_args).split()
         return words[1] if len(words) > 1 and words[0].upper() == "FROM" else None
 
@@ -193,7 +192,7 @@ def exit_code(message: Mapping[str, Any]) -> int | None:
 def step_failed(step: str, words: str, code: int | None) -> BuildFailed:
     ending = f"with exit code {code}" if code is not None else f"({words})"
     return BuildFailed(
-        Problem("image-step-failed", f"the image step `{step}` failed {ending}", "its output above has the cause"),
+        Problem("image-step-failed", f"the image step `{step}` failed {ending}", "its output above shows the cause"),
         status=code,
     )
 
@@ -202,12 +201,12 @@ def step_killed(step: str) -> OutOfMemory:
     return OutOfMemory.of(
         "image-step-out-of-memory",
         f"the kernel killed the image step `{step}` because memory ran out",
-        "raise `resources.memory` in the profile, or give the machine more memory",
+        "increase `resources.memory` in the profile, or give the machine more memory",
     )
 
 
 def build_refusal(progress: ImageProgress, words: str, program: str) -> TfdockError | None:
-    """Return the error of a build without a failed command: of the registry in FROM, the disk or the Dockerfile."""
+    """Return the error of a build without a failed command: of FROM's registry, the disk or the Dockerfile."""
     if progress.base:
         return registry_refusal(progress.base, words, program)
     return step_refusal(progress.step, words, program)

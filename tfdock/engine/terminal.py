@@ -1,4 +1,4 @@
-"""Connect this process's terminal to a container's: raw mode and window size. Every exit restores the terminal."""
+"""Connect this process's terminal to a container's: raw mode and window size. Always restore it at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _END_OF_INPUT = b"\x04"
 
 
 def converse(connection: socket.socket, resize: Resize) -> None:
-    """Carry standard input to the container and its output to standard output, until the container ends."""
+    """Send standard input to the container, and its output to standard output, until the container ends."""
     source, sink = sys.stdin.fileno(), sys.stdout.fileno()
     with _unwind_when_killed(), _raw_mode(source), _window_size(sink, resize) as resized:
         _forward(connection, source, sink, resized)

@@ -1,4 +1,4 @@
-"""Continue a command in the background, and run a command at its end."""
+"""Continue a command in the background, and run another command when it ends."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 from tfdock.errors import Problem
 
-_OUTPUTS = 20  #: Files with the output of background processes that are kept.
-_PATIENCE = 60  #: Seconds that the command at the end may take.
+_OUTPUTS = 20  #: How many output files of background processes are kept.
+_PATIENCE = 60  #: How many seconds the command at the end may take.
 
 
 def go_on_in_background(output: Path) -> int:
-    """Fork: return the child's process id, and 0 in the child, which no terminal ends. Raises OSError.
+    """Fork. Return the child's process id; in the child, return 0. The child has no terminal. Raises OSError.
 
-    The child has no input. Its output goes to the new file `output`, which the child locks. Only the newest output
-    files are kept.
+    The child has no input, and keeps running when the terminal closes. Its output goes to the new file `output`,
+    which it locks. Only the newest output files are kept.
     """
     for old in sorted(output.parent.glob("*.txt"))[: 1 - _OUTPUTS]:
         for file in (old, old.with_suffix(".json")):
@@ -42,7 +42,7 @@ def go_on_in_background(output: Path) -> int:
 
 
 def notify(command: str, outcome: str, text: str) -> Problem | None:
-    """Run a command with two more arguments, without a shell; return a warning if that fails."""
+    """Run a command without a shell, with two more arguments. Return a warning if the command fails."""
     try:
         # Standard output is for the result of our own command, not for output of another program.
         done = subprocess.run(
@@ -56,5 +56,5 @@ def notify(command: str, outcome: str, text: str) -> Problem | None:
         if done.returncode == 0:
             return None
         why = f"ended with exit status {done.returncode}"
-    fix = f"try the command: `{command} built test`; the build does not depend on it"
+    fix = f"try the command: `{command} built test`; its failure does not change the build's result"
     return Problem("notify-failed", f"`{command}` {why}", fix, severity="warning")

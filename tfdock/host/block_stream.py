@@ -1,10 +1,10 @@
-"""Read a stream of blocks, forwards only; the reader says which offset it needs next.
+"""Read a stream of blocks, only forwards. The reader says which offset it needs next.
 
-A program is a generator. It yields `TakeRequest` and `SeekRequest` at offsets that never decrease, and is sent the
-bytes or the offset. So code that walks over gigabytes looks like code for bytes in memory, and stores only the
-requested bytes.
+A program is a generator. It yields `TakeRequest` and `SeekRequest`, at offsets that never decrease. The answer is the
+requested bytes or offset. So code for gigabytes looks like code for bytes in memory, but stores only the requested
+bytes.
 
-Pure.
+Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
-#: (data, its offset in the stream, index to start from) -> the index of the next match, or -1.
+#: (data, offset of the data in the stream, index to start from) -> the index of the next match, or -1.
 Find = Callable[[bytes, int, int], int]
 
 
 @dataclass(frozen=True, slots=True)
 class TakeRequest:
-    """Requests the bytes [start, start + length); the answer has fewer bytes if the stream ends before."""
+    """Requests the bytes [start, start + length). The answer has fewer bytes if the stream ends earlier."""
 
     start: int
     length: int
@@ -29,9 +29,9 @@ class TakeRequest:
 
 @dataclass(frozen=True, slots=True)
 class SeekRequest:
-    """Requests the offset of the first match in [start, stop); the answer is None without a match.
+    """Requests the offset of the first match in [start, stop). The answer is None if there is no match.
 
-    A match is found by its first `reach` bytes.
+    `find` needs at most the first `reach` bytes of a match.
     """
 
     start: int
@@ -45,7 +45,7 @@ Program = Generator[TakeRequest | SeekRequest, Any, T]
 
 
 class Reader(Generic[T]):
-    """Runs a program over the blocks that `feed` gets; `result` is the program's result, None while it runs."""
+    """Runs a program over the blocks given to `feed`. `result` is the program's result; None while it runs."""
 
     def __init__(self, program: Program[T]) -> None:
         self._program = program

@@ -1,4 +1,4 @@
-"""Read text files, write files whole or not at all, lock them, and check who else can write to a folder.
+"""Read text files; write files completely or not at all; lock files; check who else can write to a folder.
 
 The kernel frees a lock when its process dies. Content that another user could have written is not trusted.
 """
@@ -23,11 +23,11 @@ from tfdock.errors import BuildFailed, DiskFull, Fix, Locked, Problem, ProfileEr
 from tfdock.host.hardware import free_disk, nearest, text_of
 from tfdock.host.untrusted_folders import UntrustedFolder, UntrustedPath
 
-_MOST_TEXT = 16 << 20  #: Bytes of a text file. The largest table of knowledge has a fiftieth of this.
+_MOST_TEXT = 16 << 20  #: The most bytes of a text file: 50 times as many as the largest knowledge table.
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text with its line ends; raises ProfileError if it cannot be read or is not UTF-8."""
+    """Return a file's text, with unchanged line ends. Raises ProfileError if the file is unreadable or not UTF-8."""
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_TEXT + 1)
@@ -35,7 +35,7 @@ def read_text(path: Path) -> str:
             return data.decode("utf-8")  # keeps the line ends, which `Path.read_text` would translate
     except (UnicodeDecodeError, OSError) as error:
         raise unreadable(path, error) from None
-    message, fix = f"it has more than {_MOST_TEXT:,} bytes", "check that this is the right file; name a smaller one"
+    message, fix = f"larger than {_MOST_TEXT:,} bytes", "check that this is the right file; name a smaller file"
     raise ProfileError.of("file-unreadable", message, fix, file=str(path))
 
 
@@ -49,17 +49,17 @@ def unreadable(path: Path, error: UnicodeDecodeError | OSError, code: str = "fil
 
 
 def write_text(path: Path, text: str, *, follow: bool = False) -> None:
-    """Write a file as `write_bytes` does."""
+    """Write a text to a file; see `write_bytes`."""
     write_bytes(path, text.encode(), follow=follow)
 
 
 def write_bytes(
     path: Path, data: bytes, *, mode: int | None = None, keep: bool = False, follow: bool = False
 ) -> None:
-    """Write a file with this mode, whole or not at all; `keep` as in `UntrustedFolder.write`. Raises ProfileError.
+    """Write a file with this mode, whole or not at all. `keep`: see `UntrustedFolder.write`. Raises ProfileError.
 
-    An existing link is replaced: a stranger may have put it there. With `follow`, for a name that the user typed, the
-    target of a link is written.
+    An existing link is replaced, because a stranger may have put the link there. With `follow` (for a name that the
+    user typed), the target of the link is written.
     """
     try:
         if follow and path.exists() and not (path.is_file() or path.is_dir()):
@@ -81,10 +81,10 @@ def file_sha256(path: Path) -> str:
 def write_atomically(
     path: Path, data: bytes | Iterable[bytes], *, durable: bool = True, mode: int | None = None, keep: bool = False
 ) -> None:
-    """Replace a file atomically: it has either the old or the new content. Raises OSError.
+    """Replace a file atomically: the file has either the old or the new content. Raises OSError.
 
-    A file that is not `durable` may be lost or damaged when the machine goes down, but is written a thousand times
-    faster. `mode` and `keep` are as in `UntrustedFolder.write`.
+    Without `durable`, the write is a thousand times faster, but the file may be lost or damaged if the machine
+    crashes. `mode` and `keep`: see `UntrustedFolder.write`.
     """
     try:
         with UntrustedFolder.opened(path.parent, follow=True) as folder:
@@ -96,7 +96,7 @@ def write_atomically(
 
 
 def make_private(path: Path) -> None:
-    """Make a folder that no other user can look into. An existing folder keeps its mode. Raises OSError."""
+    """Make a folder that no other user can read. An existing folder keeps its mode. Raises OSError."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
@@ -125,7 +125,7 @@ _ROOM = {
     "the wheelhouse": "`tfdock wheelhouse prune`",
     "the engine's data": "`docker system prune` (or podman's)",
 }
-_ROOM_LEFT = 1 << 30  #: A disk with at least this many free bytes is not the full disk.
+_ROOM_LEFT = 1 << 30  #: A disk with at least this many free bytes is not full.
 
 
 def ways_to_make_room(full: str, folders: Mapping[str, Path]) -> str:
@@ -146,7 +146,7 @@ def _disk_of(path: Path) -> int:
 
 
 def full_disk(folders: Mapping[str, Path]) -> DiskFull:
-    """Return the error for a full disk; it may be the disk of one of these folders."""
+    """Return the error for a full disk. The full disk may be the disk of one of these folders."""
     free = {name: free_disk(path) for name, path in folders.items()}
     known = sorted((size, name) for name, size in free.items() if size is not None)
     engine = _ROOM["the engine's data"]
@@ -156,28 +156,28 @@ def full_disk(folders: Mapping[str, Path]) -> DiskFull:
         message += f"; {fullest} ({folders[fullest]}) has {gib(left)} left"
         # With this much free space, another disk must be full.
         if left < _ROOM_LEFT:
-            fix = f"make room there: {ways_to_make_room(fullest, folders)}"
+            fix = f"free space on that disk: {ways_to_make_room(fullest, folders)}"
     return DiskFull.of("disk-full", message, f"{fix}; then run again")
 
 
 def check_space(folder: Path, needed: int, message: Callable[[int], str], fix: Fix) -> None:
-    """Raise DiskFull if a folder's disk has fewer free bytes than are needed; `message` is given the free bytes."""
+    """Raise DiskFull if a folder's disk has too few free bytes. `message` turns the free bytes into the message."""
     free = free_disk(folder)
     if free is not None and free < needed:
         raise DiskFull.of("disk-full", message(free), fix)
 
 
 def check_target(target: Path, code: str, is_ours: Callable[[BinaryIO], bool]) -> None:
-    """Raise ProfileError early for a file that cannot be written, or that another program wrote.
+    """Raise ProfileError early if a file cannot be written, or if another program wrote the existing file.
 
-    `is_ours` is called with the file that exists there now; it returns whether this program wrote the file.
+    `is_ours` is called with the existing file, and returns whether this program wrote it.
     """
     folder = target.absolute().parent
     # Checked before hours of work. root passes this check, so for root some problems show only at the write.
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        why, fix = f"{folder} is not a writable folder", "make the folder, or give another"
+        why, fix = f"{folder} is not a writable folder", "make the folder, or give another folder"
     elif target.exists() and not _is_replaceable(target, is_ours):
-        why, fix = "another file has that name, and is not replaced", "remove it, or give another name"
+        why, fix = "another file has this name, and is not replaced", "remove that file, or give another name"
     else:
         return
     raise ProfileError.of(code, f"{target} cannot be written: {why}", fix)
@@ -193,19 +193,19 @@ def _is_replaceable(target: Path, is_ours: Callable[[BinaryIO], bool]) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder that can be written to, or return in one sentence why it cannot be used."""
+    """Make a writable folder. Raises DiskFull, or BuildFailed if the folder cannot be made or written to."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         # A file without a name: no link in the folder can redirect the write.
         tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
         if error.errno in FULL:
-            problem = Problem("disk-full", f"no space in {path}: {error.strerror}", "make room there")
+            problem = Problem("disk-full", f"no space in {path}: {error.strerror}", "free space on that disk")
             raise DiskFull(problem) from error
         raise BuildFailed.of(
             "folder-not-writable",
             f"cannot write to {path}: {error.strerror}",
-            "give another folder (`--wheelhouse`, `--cache-dir`, `--report`), or correct its owner",
+            "give another folder (`--wheelhouse`, `--cache-dir`, `--report`), or change the folder's owner",
         ) from error
 
 
@@ -218,10 +218,10 @@ _ROOT = 0
 
 
 def other_writers(path: Path, *, reachable: bool = True) -> str:
-    """Return as text who else can write to a folder; "" if only this user and root can. Raises OSError.
+    """Return a text that says who else can write to a folder; "" if only this user and root can. Raises OSError.
 
-    If `reachable` is false, other users cannot reach the folder, and its mode does not matter. For a link, both
-    the link and its target folder are checked.
+    If `reachable` is false, other users cannot reach the folder, so the folder's mode does not matter. For a link,
+    both the link and its target folder are checked.
     """
     # The owner of a link can point it elsewhere, so both owners count. Root can write in any case.
     trusted, link, target = (_ROOT, os.geteuid()), path.lstat(), path.stat()
@@ -242,7 +242,7 @@ def _is_own_group(gid: int) -> bool:
 
 
 OWN_BUILD = "another build of this command"  #: The holder's name, if this process holds the lock.
-_PAUSES = (0.01, 0.2)  #: Seconds between two tries for a lock: at first, and at most.
+_PAUSES = (0.01, 0.2)  #: Seconds between two tries to get a lock: the first pause, and the longest pause.
 
 
 @contextmanager
@@ -255,8 +255,8 @@ def held(
 ) -> Iterator[None]:
     """Hold a lock file. `subject` names the locked thing in messages.
 
-    If another process holds the lock, `waiting` is called at least five times a second with the process's name. It
-    may raise an error. Without `waiting`, Locked (`cache-locked`) is raised at once.
+    If another process holds the lock, `waiting` is called at least five times a second with the name of that process,
+    and may raise an error. Without `waiting`, Locked (`cache-locked`) is raised at once.
     """
     if isinstance(path, Path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -286,7 +286,7 @@ def _taken(descriptor: int, *, alone: bool) -> bool:
 
 
 def lock_holders(file: int | Path) -> str:
-    """Return who holds a lock file, by the kernel's own list: `process 4242 (tfdock build rtx3080)`."""
+    """Return who holds a lock file, from the kernel's list of locks: `process 4242 (tfdock build rtx3080)`."""
     inode = (file.stat() if isinstance(file, Path) else os.fstat(file)).st_ino
     processes = dict[int, None]()
     # `5: FLOCK ADVISORY WRITE <process> <major:minor:inode> …`; `5: -> FLOCK …` is a process that waits.

@@ -1,6 +1,6 @@
-"""Read JSON that anybody may have written into the type that the caller expects. Pure.
+"""Read JSON from an untrusted source, as a value of the type that the caller expects. Pure: no I/O.
 
-Reading stops at the first value of another type: a text of megabytes may have a million of them.
+Reading stops at the first value of a wrong type: a text of megabytes may have a million such values.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
 
-#: The most nested levels of a value of any type. A record has about ten. Far more levels would exhaust the stack.
+#: The most nested levels of a value of type `Any`. A record has about ten. Far more levels would exhaust the stack.
 _DEEPEST = 40
 _CHILDREN: Mapping[type, Callable[[Any], Iterable[Any]]] = {dict: dict.values, list: iter}
 _Reader = Callable[[Any], Any]
 
 
 class Malformed(ValueError):
-    """Malformed data. The message names the place, and is safe to print."""
+    """Malformed data. The message names the place in the data, and is safe to print."""
 
     def __init__(self, message: str, place: str = "") -> None:
         self.message, self.place = message, place
@@ -27,30 +27,30 @@ class Malformed(ValueError):
 
 
 def matching(expression: str | re.Pattern[str]) -> Callable[[str], bool]:
-    """Return a check for `Annotated`: whether the whole of a text matches."""
+    """Return a check for `Annotated`: whether a complete text matches."""
     # `fullmatch`: with `$`, a line break could follow.
     pattern = re.compile(expression)
     return lambda text: pattern.fullmatch(text) is not None
 
 
 def below(limit: int) -> Callable[[float], bool]:
-    """Return a check for `Annotated`: whether a number is at least 0 and below the limit. NaN is not."""
+    """Return a check for `Annotated`: whether a number is at least 0 and below the limit (False for NaN)."""
     return lambda number: 0 <= number < limit
 
 
 Text = Annotated[str, lambda text: len(text) <= 1 << 16]
-#: A line is shown to people: no control characters, and not endless.
+#: A line for people: without control characters, and of limited length.
 Line = Annotated[str, lambda text: text.isprintable() and len(text) <= 4096]
 Sha256 = Annotated[str, matching("[0-9a-f]{64}")]  #: 64 hexadecimal digits.
 Size = Annotated[int, below(1 << 50)]  #: Bytes.
 
 
 def parse(kind: Any, data: bytes | str) -> Any:
-    """Return a value of a type from JSON; raises Malformed.
+    """Return the value in a JSON text as a value of this type; raises Malformed.
 
     A type is `str`, `int`, `float`, `bool`, `Any`, a list, a tuple, a mapping, `X | None`, `Literal` texts, a
-    dataclass, `Annotated` with checks, or a TypedDict, which keeps the keys that it does not name. A missing key is
-    the field's default, or null. Equal keys: the last one counts.
+    dataclass, `Annotated` with checks, or a TypedDict (unknown keys are kept). A missing key gets the field's
+    default, or null. Of equal keys, the last one counts.
     """
     try:
         node = json.loads(data)

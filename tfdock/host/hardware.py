@@ -1,6 +1,6 @@
-"""This machine's hardware: cores and memory within its control groups, free disk, GPUs and their driver.
+"""This machine's hardware: cores and memory (within the control groups), free disk space, GPUs and their driver.
 
-Each kind of output is parsed by a function of its text, so tests can use output of other machines.
+The functions that parse a program's output take it as a text, so tests can use output of other machines.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pathlib import Path
 
 from tfdock.types import Host, LocalGpu, Machine, WritableFolder
 
-#: nvidia-smi takes seconds if no persistence daemon keeps the driver loaded, and never returns if a GPU has died.
+#: nvidia-smi takes seconds if no persistence daemon keeps the driver loaded, and hangs forever if a GPU is broken.
 _ANSWER_SECONDS = 20.0
 _DYING_SECONDS = 1.0
 _TICK_SECONDS = 0.2
 _MIB = 1 << 20
-_MOST_TEXT = 16 * _MIB  #: Far more than any text that is read or answered here.
+_MOST_TEXT = 16 * _MIB  #: The most bytes of a text that is read: far more than real texts have.
 _NUMBER = re.compile("[0-9]{1,19}")
 
 # --- cores and memory ---------------------------------------------------------------------------------------------
@@ -56,9 +56,9 @@ def swap_total(meminfo: str) -> int:
 
 
 def control_groups(cgroup: str, mountinfo: str) -> tuple[Path, ...]:
-    """Return the folders whose limits apply to a process: its groups and their parents, memory and cpu, v1 and v2.
+    """Return the control group folders whose limits apply to a process: its groups and their parents, v1 and v2.
 
-    From the texts of its /proc/self/cgroup (cgroups(7)) and /proc/self/mountinfo (proc(5)).
+    The arguments are the process's /proc/self/cgroup (cgroups(7)) and /proc/self/mountinfo (proc(5)).
     """
     own = dict(_memberships(cgroup))
     folders: dict[Path, None] = {}
@@ -104,14 +104,14 @@ def _below(path: str, root: str) -> Path:
 
 
 def memory_limits(groups: Iterable[Path]) -> Iterator[int]:
-    """Yield the bytes that each group allows. Above `memory.high` the kernel slows a group to a crawl."""
+    """Yield the bytes that each group may use. Above `memory.high`, the kernel slows a group down extremely."""
     for folder in groups:
         for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
             yield from _numbers(folder / name)[:1]
 
 
 def core_limits(groups: Iterable[Path]) -> Iterator[int]:
-    """Yield the whole cores that each group allows; at least one."""
+    """Yield the number of whole cores that each group may use; at least one."""
     for folder in groups:
         numbers = _numbers(folder / "cpu.max")
         if not numbers:
@@ -130,7 +130,7 @@ def _numbers(file: Path) -> list[int]:
 
 
 def last_line(text: str) -> str:
-    """Return the last line that a program printed, without blanks around it; empty if it printed none."""
+    """Return the last line of a program's output, without blanks around it; empty if there is none."""
     return next(filter(None, map(str.strip, reversed(text.splitlines()))), "")
 
 
@@ -157,7 +157,7 @@ def nearest(path: Path) -> Path:
 
 
 def free_disk(path: Path) -> int | None:
-    """Return the free bytes for this user on the disk of `path`, which need not exist; None if unknown."""
+    """Return the free bytes for this user on the disk of `path`; None if unknown. `path` need not exist."""
     try:
         return shutil.disk_usage(nearest(path)).free
     except OSError:
@@ -165,10 +165,10 @@ def free_disk(path: Path) -> int | None:
 
 
 def place(purpose: str, path: Path, *, share: float, executes: bool = False, option: str = "") -> WritableFolder:
-    """Return a folder that a build will write to, and whether the build can. Create and change nothing.
+    """Return the facts about a folder that a build will write to. Change nothing.
 
-    `share` is the fraction of a build's disk space in this folder. If `executes` is set, a build runs programs in the
-    folder. `option` is the command-line option or variable that chooses another folder.
+    `share` is this folder's part of a build's disk space. If `executes` is set, a build runs programs in the folder.
+    `option` is the command-line option or variable that chooses another folder.
     """
     there, looked = nearest(path), WritableFolder(what=purpose, path=str(path), share=share, option=option)
     try:
@@ -187,7 +187,7 @@ def place(purpose: str, path: Path, *, share: float, executes: bool = False, opt
 def mounted_from(mountinfo: str, path: Path) -> str | None:
     """Return the device of a path, from the text of /proc/self/mountinfo; None if the device is not in /dev.
 
-    Device numbers are no substitute: each subvolume of one btrfs has its own number, but they share the free space.
+    Device numbers are no substitute: the subvolumes of a btrfs have different numbers, but share the free space.
     """
     # If two mounts have the same folder, the later mount hides the earlier.
     sources = {folder: source for _, folder, _, source, _ in _mounts(mountinfo)}
@@ -198,11 +198,11 @@ def mounted_from(mountinfo: str, path: Path) -> str | None:
 
 def _trouble(there: Path, flags: int, *, executes: bool) -> str:
     if not there.is_dir():
-        return f"{there} is in the way: it is not a folder"
+        return f"{there} is not a folder"
     if flags & os.ST_RDONLY:
         return f"{there} is mounted read-only"
     if not os.access(there, os.W_OK | os.X_OK):
-        return f"you may not write to {there}"
+        return f"you have no permission to write to {there}"
     # Only Linux has the constant.
     if executes and flags & getattr(os, "ST_NOEXEC", 0):
         return f"{there} is mounted with `noexec`, but Bazel runs programs that it builds there"
@@ -214,7 +214,7 @@ def _trouble(there: Path, flags: int, *, executes: bool) -> str:
 
 @functools.cache
 def local_host() -> Host:
-    """Return this machine's devices as the drivers' tools list them; none without a tool. Run once a process."""
+    """Return this machine's devices, as listed by the drivers' tools; none without a tool. Run once per process."""
     families = {"cuda": _nvidia(), "rocm": _amd()}
     return Host(
         gpus=tuple(gpu for devices in families.values() for gpu in devices.gpus),
@@ -226,18 +226,18 @@ def local_host() -> Host:
 
 
 def local_gpus() -> tuple[LocalGpu, ...]:
-    """Return this machine's GPUs as their drivers list them; empty without any."""
+    """Return this machine's GPUs, as listed by their drivers; empty if there is none."""
     return local_host().gpus
 
 
 def is_wsl(release: str) -> bool:
-    """Return whether a kernel release is one of Windows' own Linux (`5.15.153.1-microsoft-standard-WSL2`)."""
+    """Return whether a kernel release is WSL's, the Linux of Windows (`5.15.153.1-microsoft-standard-WSL2`)."""
     return "microsoft" in release.lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDevices:
-    """The output of one tool: GPUs, the driver's version, and its complaints."""
+    """The output of one driver's tool: GPUs, the driver's version, and the tool's error messages."""
 
     gpus: tuple[LocalGpu, ...] = ()
     driver: str = ""
@@ -246,7 +246,7 @@ class HostDevices:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A program's output on both streams, and its exit status; None if the program did not run to its end."""
+    """A program's output on both streams, and its exit status (None if the program did not run to its end)."""
 
     text: str
     status: int | None = 0
@@ -277,7 +277,7 @@ def ask(
     try:
         text = _output(process, seconds)
         if text is None:
-            return Answer(f"it prints more than {_MOST_TEXT // _MIB} MiB", None)
+            return Answer(f"more than {_MOST_TEXT // _MIB} MiB of output", None)
     except subprocess.TimeoutExpired:
         return Answer(f"no answer in {seconds:.0f} s", None)
     finally:
@@ -288,9 +288,9 @@ def ask(
 
 
 def wait_ticking(process: subprocess.Popen[bytes], tick: Callable[[], object]) -> int:
-    """Return a process's status when it has ended. `tick` is called several times a second.
+    """Wait until a process ends, and return its status. `tick` is called several times a second.
 
-    An error of `tick` kills the process.
+    If `tick` raises an error, the process is killed.
     """
     try:
         while True:
@@ -338,7 +338,7 @@ _FIELDS: tuple[tuple[str, ...], ...] = (
     ("name", "compute_cap", "driver_version", "memory.total"),
     ("name", "driver_version", "memory.total"),
 )
-_WSL_TOOL = "/usr/lib/wsl/lib/nvidia-smi"  #: The tool of Windows' driver; this folder is not on every PATH.
+_WSL_TOOL = "/usr/lib/wsl/lib/nvidia-smi"  #: The tool of Windows' driver. Its folder is not always in PATH.
 
 
 def _nvidia() -> HostDevices:
@@ -359,7 +359,7 @@ def _nvidia() -> HostDevices:
 
 
 def loaded_driver(text: str) -> str:
-    """Return the loaded kernel module's version, from the text of /proc/driver/nvidia/version; else ""."""
+    """Return the loaded kernel module's version, from the text of /proc/driver/nvidia/version; "" if none."""
     match = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)*)\s", text, re.MULTILINE)
     return match[1] if match else ""
 
@@ -367,7 +367,7 @@ def loaded_driver(text: str) -> str:
 def nvidia_devices(text: str, fields: Sequence[str], *, ended_well: bool) -> HostDevices:
     """Read `nvidia-smi --query-gpu=<fields> --format=csv,noheader`: a line for each GPU, missing values as `[N/A]`.
 
-    With MIG a line is still a whole GPU. Lines that do not match the fields are error messages.
+    With MIG too, a line is a whole GPU. Lines that do not match the fields are error messages.
     """
     gpus: list[LocalGpu] = []
     versions: list[str] = []

@@ -1,4 +1,4 @@
-"""Logins in the addresses of package indexes and proxies: find them, and remove them from output. Pure."""
+"""Find the logins in addresses of package indexes and proxies, and remove them from output. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _WORD = r"(?:[A-Za-z]{1,14}\d{0,4}|v?\d{1,9})"
-#: Words and numbers. Tokens mix letters and digits, or are longer.
+#: A word or number that is not secret. Secret tokens mix letters and digits, or are longer.
 _PLAIN = re.compile(rf"[+~]?{_WORD}?(?:[-_.+:]{_WORD})*")
 _ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
-_SHORTEST = 5  #: Minimum characters of a login that is replaced. A shorter login would occur in many words.
+_SHORTEST = 5  #: The fewest characters of a login that is replaced. A shorter login would occur in many words.
 
 
 def logins(value: str) -> tuple[str, ...]:
-    """Return the parts of the addresses in a value that may be secret.
+    """Return the parts that may be secret, of the addresses in a value.
 
-    These are the login before a host, a query, and each part of a path that does not consist of words and numbers.
+    Such parts: the login before a host, a query, and each part of a path that does not consist of words and numbers.
     """
     secrets: list[str] = []
     for address in value.split():
@@ -33,13 +33,13 @@ def logins(value: str) -> tuple[str, ...]:
 
 
 def unescaped(text: str) -> str:
-    """Return a text of an address with its `%` escapes decoded once."""
+    """Return a text from an address, with the `%` escapes decoded once."""
     # An escape is one byte; a character of UTF-8 may need four escapes.
     return _ESCAPES.sub(lambda run: bytes.fromhex(run[0].replace("%", "")).decode("utf-8", "replace"), text)
 
 
 class LoginFilter:
-    """Forwards output with each secret replaced by `<login>`, even if a secret spans two pieces.
+    """Forwards output, and replaces each secret by `<login>`, even if a secret spans two pieces.
 
     Very short texts are not replaced: they would occur in many words.
     """
@@ -54,12 +54,12 @@ class LoginFilter:
         self._hear, self._held = hear, b""
 
     def feed(self, data: bytes) -> None:
-        """Take some bytes. The last bytes are held back if they may start a secret."""
+        """Forward some bytes. The last bytes wait for the next call if they may be the start of a secret."""
         data = self._held + data
         self._hand_on(data, max(len(data) - self._longest + 1, 0))
 
     def close(self) -> None:
-        """Pass on the rest of the text."""
+        """Forward the rest of the text."""
         self._hand_on(self._held, len(self._held))
 
     def _hand_on(self, data: bytes, end: int) -> None:

@@ -1,9 +1,9 @@
-"""Read files that a profile or a matrix names. They lie in its project, and are opened without a race.
+"""Read files that a profile or a matrix names. The files must be in its project, and are opened without a race.
 
-A profile may be untrusted, and the files that it names become part of an image. So it may name only files of its
-project: the repository of the profile, or the profile's own folder without a repository. Settings allow further
-folders. Every path is resolved first, links too. Then the file is opened component by component, and no component may
-be a link. So a link that somebody creates between the check and the opening is refused.
+A profile may be untrusted, and the files that it names become part of an image. So a profile may name only files of
+its project: the repository of the profile, or (without a repository) the profile's folder. Settings can allow further
+folders. First every path is resolved, including links. Then the file is opened component by component, and no
+component may be a link. So a link that appears between the check and the opening is refused.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from tfdock.host.untrusted_folders import NotPlain, TooLarge, UntrustedPath
 from tfdock.profile import yaml_nodes
 from tfdock.profile.yaml_nodes import Node
 
-MOST_TEXT = yaml_nodes.MAX_BYTES  #: Bytes of a profile or a matrix.
+MOST_TEXT = yaml_nodes.MAX_BYTES  #: The most bytes of a profile or a matrix.
 MOST_LOCK = 4 << 20
 MOST_PATCH = 8 << 20
-#: Folders of the kernel: their files hold secrets of processes, or never end. No setting allows them.
+#: Folders of the kernel. Their files contain secrets of processes, or never end. No setting allows these folders.
 _KERNEL = (Path("/proc"), Path("/sys"), Path("/dev"))
-_WHY = "files that a profile names go into an image, and a profile may come from a stranger. So it may name only "
-"files of its own repository; without a repository, only files of its own folder"
+_WHY = (
+    "named files go into an image, so a profile may name only files of its repository (or, without one, its folder)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Project:
 
     @classmethod
     def of(cls, file: Path, allowed: Iterable[Path] = ()) -> Project:
-        """Return the project of a profile's or matrix's file."""
+        """Return the project that the file of a profile or matrix belongs to."""
         # Use the path as written: a linked profile must not select another project by its target.
         folder = Path(os.path.normpath(file.absolute())).parent
         real = Path(os.path.realpath(file.parent))
@@ -49,10 +50,10 @@ class Project:
         return cls(Path(os.path.realpath(root)), tuple(Path(os.path.realpath(folder)) for folder in allowed))
 
     def resolve(self, path: Path, *, name: str | None = None, folder: bool = False) -> tuple[Path, str]:
-        """Return the folder that allows a path, and the path in that folder; no link is in either.
+        """Return the folder that allows a path, and the path in that folder; neither contains a link.
 
         `name` is the path in the profile; `folder` means that the path should be a folder. Raises ProfileError for a
-        path that is neither in the project nor allowed. The error does not tell whether the path exists.
+        path that is neither in the project nor allowed. The error does not reveal whether the path exists.
         """
         label = _shown(name or str(path))
         # The system's functions raise ValueError for NUL.
@@ -67,14 +68,14 @@ class Project:
         if not bases:
             raise _outside(f"{leads} is outside {_shown(str(self.root))}", permission, why=_WHY)
         if folder and _holds_home(target):  # its hidden files would be sent to the engine
-            message = f"{leads} holds your home folder"
+            message = f"{leads} contains your home folder"
             raise _outside(message, "name only the folder of the checkout; no setting allows this folder", why=_WHY)
         if bases[0] == self.root and _holds_home(self.root):
             # Hidden files of a home folder hold keys and logins.
             hidden = any(part.startswith(".") for part in target.relative_to(self.root).parts)
             bases = bases[1:] if hidden else bases
         if not bases:
-            raise _outside(f"{leads} is hidden, and the project holds your home folder", permission, why=_WHY)
+            raise _outside(f"{leads} is hidden, and the project contains your home folder", permission, why=_WHY)
         base = bases[0]
         parts = target.relative_to(base).parts
         # On some file systems `.GIT` is the same as `.git`. The file `config` in it may contain a login.
@@ -84,7 +85,7 @@ class Project:
         return (base, "/".join(parts)) if parts or folder else (base.parent, base.name)
 
     def read(self, path: Path, most: int, *, name: str | None = None) -> bytes:
-        """Return a plain file's bytes.
+        """Return the bytes of a plain file.
 
         Raises OSError, or ProfileError, for example if the file has more than `most` bytes. FileNotFoundError means
         that the project has no such file.
@@ -98,12 +99,12 @@ class Project:
             raise ProfileError.of("file-not-plain", message, "name a plain file") from error
         except TooLarge as error:
             message = f"`{label}` has more than {most:,} bytes"
-            raise ProfileError.of("file-too-large", message, "is this the right file? Name a smaller one") from error
+            raise ProfileError.of("file-too-large", message, "is this the right file? Name a smaller file") from error
 
     def text(
         self, path: Path, most: int = MOST_TEXT, *, code: str = "file-unreadable", name: str | None = None
     ) -> str:
-        """Return a text file's text, with unchanged line ends; raises ProfileError, and FileNotFoundError."""
+        """Return the text of a file, with unchanged line ends; raises ProfileError and FileNotFoundError."""
         try:
             return self.read(path, most, name=name).decode("utf-8")
         # The caller knows which field named the file, and reports the error.
@@ -113,18 +114,18 @@ class Project:
             raise unreadable(path, error, code) from None
 
     def patch(self, path: Path, *, name: str) -> bytes:
-        """Return a patch's bytes; raises ProfileError, also for a file that is no patch, and OSError."""
+        """Return the bytes of a patch. Raises OSError, and ProfileError (also if the file is not a patch)."""
         data = self.read(path, MOST_PATCH, name=name)
         if not _PATCH.search(data):
             message = (
                 f"`{_shown(name)}` is not a patch: it has no `diff --git` line, and no `---`, `+++` and `@@` lines"
             )
-            raise ProfileError.of("patch-malformed", message, "write it with `git diff` or `git format-patch`")
+            raise ProfileError.of("patch-malformed", message, "make the patch with `git diff` or `git format-patch`")
         return data
 
 
 def read_stdin() -> str:
-    """Return the profile that comes from standard input; raises ProfileError."""
+    """Return the text of the profile on standard input; raises ProfileError."""
     data = sys.stdin.buffer.read(MOST_TEXT + 1)
     if len(data) > MOST_TEXT:
         message, fix = f"standard input has more than {MOST_TEXT:,} bytes", "pipe a profile into the command"
@@ -135,12 +136,12 @@ def read_stdin() -> str:
         raise unreadable(Path("<stdin>"), error, "profile-unreadable") from None
 
 
-#: Lines of a patch that `git apply` accepts; mails from `git format-patch` have such lines too.
+#: Lines of a patch that `git apply` accepts. Patches from `git format-patch` have such lines too.
 _PATCH = re.compile(rb"^diff --git \S|^--- [^\n]*\n\+\+\+ [^\n]*\n@@ -\d", re.MULTILINE)
 
 
 def located(error: ProfileError, file: str, field: str, node: Node | None = None) -> ProfileError:
-    """Return the error, placed at the value that names the file if the error has no place yet."""
+    """Return the error. If it has no place yet, its place is the value in the profile that names the file."""
     line, column = (node.line, node.column) if node else (None, None)
     return ProfileError(
         *(
@@ -163,7 +164,7 @@ def _permission(folder: Path, root: Path) -> tuple[str, ...]:
     """Return the fixes that allow a path outside of the project: the flag and the setting."""
     word = _shown(shlex.quote(str(folder)))
     return (
-        f"move it below {_shown(str(root))}",
+        f"move the file into {_shown(str(root))}",
         f"if you trust the profile, allow the folder: `--allow-path {word}`, `TFDOCK_ALLOW_PATHS={word}`, "
         f"or `allow_paths: [{_shown(str(folder))}]` in the configuration file",
     )
@@ -193,7 +194,7 @@ def _is_shared(folder: Path) -> bool:
 
 
 def lock_text(path: Path) -> str:
-    """Return the text of a lock, a file of its profile's project; raises ProfileError and FileNotFoundError."""
+    """Return the text of a lock in its profile's project; raises ProfileError and FileNotFoundError."""
     try:
         return Project.of(path).text(path, MOST_LOCK)
     except ProfileError as error:

@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 from tfdock.host.logins import logins
 
 _LOWER = ("http_proxy", "https_proxy", "all_proxy")
-#: Variables with the address of a proxy, which may have a login. Programs read the upper-case variable, the
-#: lower-case one, or both.
+#: Variables with the address of a proxy. The address may have a login. Programs read the upper-case variable, the
+#: lower-case variable, or both.
 ADDRESSES = (*_LOWER, *map(str.upper, _LOWER))
 EXCEPTIONS = ("no_proxy", "NO_PROXY")  #: Variables that name the hosts to reach without a proxy.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxies:
-    """The proxies that a container gets, and those that it could not reach."""
+    """The proxies that a container gets, and the proxies that a container cannot reach."""
 
     # `repr=False`, so that no printed value shows a login.
     variables: Mapping[str, str] = field(repr=False)  #: Variables for the environment of a container.
-    logins: tuple[str, ...] = field(repr=False)  #: Texts of the addresses that may be secret: no output shows them.
+    logins: tuple[str, ...] = field(repr=False)  #: Texts in the addresses that may be secret: no output shows them.
     with_login: tuple[str, ...]  #: Names of the variables with a login.
-    #: Names of the variables that are left out: they lead to this machine's loopback. A container has its own.
+    #: Names of the variables that are left out: the proxy is on this machine's loopback, not a container's.
     unreachable: tuple[str, ...]
 
 

@@ -1,6 +1,6 @@
-"""Settings of this machine and its user. They never come from a profile or a repository.
+"""Settings of this machine and its user. Settings never come from a profile or a repository.
 
-Flag > `TFDOCK_*` variable > configuration file (`tfdock/config.yaml` in the user's configuration folder) > default.
+Highest priority first: flag, `TFDOCK_*` variable, `tfdock/config.yaml` in the user's configuration folder, default.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Settings:
     state_dir: Path = field(default_factory=lambda: Path(platformdirs.user_state_dir("tfdock")))
     knowledge: tuple[Path, ...] = ()
     mirrors: Mapping[str, str] = field(default_factory=dict)
-    #: The address of a mirror of source archives, tried first. It serves `https://x/y` as `<mirror>/x/y`.
+    #: The address of a mirror of source archives. It is tried first, and has `https://x/y` as `<mirror>/x/y`.
     archives: str | None = None
-    #: Repositories (`ghcr.io/me/wheels`) of wheel images, searched in this order before a build.
+    #: Repositories (`ghcr.io/me/wheels`) of wheel images. They are searched in this order before a build.
     registries: tuple[str, ...] = ()
-    #: Registries elsewhere that are used over plain HTTP. The traffic can be read and changed on the way.
+    #: Registries on other machines that are used over plain HTTP: others can read and change the traffic.
     plain_http: tuple[str, ...] = ()
-    #: Folders outside a profile's project whose files profiles and matrices may name.
+    #: Folders outside a profile's project: profiles and matrices may name their files.
     allow_paths: tuple[Path, ...] = ()
-    #: Remote caches and executors that profiles may name besides the endpoints of these settings.
+    #: Further remote caches and executors that profiles may name, besides the endpoints of these settings.
     allow_endpoints: tuple[str, ...] = ()
     #: The engine's network for image builds and the fetch phase; None is the engine's default.
     network: str | None = None
@@ -46,14 +46,14 @@ class Settings:
     #: limits the cores in the same way.
     memory: int | None = None
     cpus: int | None = None
-    #: Whether a run's output base is kept: `never` kept, or kept when the build has `failed`.
+    #: When a run's output base is kept: `never`, or when the build `failed`.
     keep_output: str = "never"
     remote_cache: str | None = None
     remote_executor: str | None = None
     remote_instance: str | None = None
     remote_jobs: int | None = None
     remote_upload: bool = True
-    remote_credential_helper: str | None = None  #: A program that speaks Bazel's credential helper protocol.
+    remote_credential_helper: str | None = None  #: A program that follows Bazel's credential helper protocol.
 
     @property
     def remote(self) -> Remote:
@@ -67,7 +67,7 @@ class Settings:
         )
 
     def allows(self, asked: Endpoint) -> bool:
-        """Return whether a profile may name a remote cache or executor."""
+        """Return whether a profile may name this remote cache or executor."""
         # A profile may also name the endpoints that this machine uses itself.
         own = (self.remote.cache, self.remote.executor)
         # The list also holds git servers and registries, which are no endpoints.
@@ -79,17 +79,14 @@ class Settings:
         return endpoint.server(address) in map(endpoint.server, self.allow_endpoints)
 
     def allows_registry(self, registry: str) -> bool:
-        """Return whether a registry (`ghcr.io`) is allowed: Docker Hub, and any that these settings name."""
+        """Return whether a registry (`ghcr.io`) is allowed: Docker Hub, and any in these settings."""
         named = {"docker.io", *self.mirrors, *self.plain_http}
         named |= {ImageRef.parse(name).registry for name in self.registries}
         return registry in named or any(self.allows_server(f"{scheme}://{registry}") for scheme in ("https", "http"))
 
     @property
     def repositories(self) -> tuple[ImageRef, ...]:
-        """The registries that are queried for wheel images:
-
-        each of `registries`, or its mirror, without duplicates.
-        """
+        """The registries that are searched for wheel images: `registries`, or their mirrors, without duplicates."""
         return tuple(dict.fromkeys(self.mirrored(ImageRef.parse(name)) for name in self.registries))
 
     def granted(self, machine: Machine) -> Machine:
@@ -98,7 +95,7 @@ class Settings:
         return replace(machine, cpus=min(machine.cpus, self.cpus or machine.cpus), memory=memory)
 
     def mirrored(self, reference: ImageRef) -> ImageRef:
-        """Return where an image is fetched from; its name in plans and fingerprints does not change."""
+        """Return the reference to fetch an image from. The name in plans and fingerprints does not change."""
         registry = self.mirrors.get(reference.registry)
         return reference.at(registry) if registry else reference
 
@@ -108,12 +105,12 @@ _PREFIX = "TFDOCK_"
 _VARIABLES = {item.name: f"{_PREFIX}{item.name.upper()}" for item in fields(Settings)}
 _VARIABLES["mirrors"] = "TFDOCK_REGISTRY_MIRROR"
 
-#: The similarity, at most 1, from which a name counts as misspelt. Pipelines use similar names: `TFDOCK_REGISTRY`.
+#: From this similarity on (1 is equal), a name counts as misspelt. Pipelines use similar names: `TFDOCK_REGISTRY`.
 _ALIKE = 0.8
 
 
 def misspelt(environment: Mapping[str, str]) -> list[Problem]:
-    """Return a warning for each variable that nothing reads and that is nearly the name of a setting's variable."""
+    """Return a warning for each unknown variable whose name is nearly that of a setting's variable."""
     known = {*_VARIABLES.values(), "TFDOCK_REMOTE_HEADER"}
     meant = {name.removeprefix(_PREFIX): name for name in known}
     # A user who knows the name in the settings file may write `TFDOCK_MIRRORS`.
@@ -122,18 +119,18 @@ def misspelt(environment: Mapping[str, str]) -> list[Problem]:
     for name in sorted(name for name in environment if name.startswith(_PREFIX) and name not in known):
         near = difflib.get_close_matches(name.removeprefix(_PREFIX), meant, n=1, cutoff=_ALIKE)
         if near:
-            message, fix = f"no setting has the variable `{name}`", f"did you mean `{meant[near[0]]}`?"
+            message, fix = f"the variable `{name}` belongs to no setting", f"did you mean `{meant[near[0]]}`?"
             problems.append(Problem("settings-unknown-key", message, fix, severity="warning"))
     return problems
 
 
 def configuration_file() -> Path:
-    """Return the user's configuration file, which need not exist."""
+    """Return the path of the user's configuration file. The file need not exist."""
     return Path(platformdirs.user_config_dir("tfdock")) / "config.yaml"
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings from flags (None means not given), environment and configuration file."""
+    """Return the settings from flags (None: not given), the environment and the configuration file."""
     environment = os.environ if environment is None else environment
     values: dict[str, object] = dict(_from_file(configuration_file()))
     for name, variable in _VARIABLES.items():
@@ -194,7 +191,7 @@ def _parse_text(name: str, text: str, where: str) -> object:
     if name == "mirrors":
         pairs = [part.partition("=") for part in text.split(",") if part]
         if not all(registry and mirror for registry, _, mirror in pairs):
-            fix = "write `docker.io=registry.example:5000`, several with commas"
+            fix = "write `docker.io=registry.example:5000`, with commas between several mirrors"
             raise _bad_value(f"`{text}` is not a list of mirrors", fix, where)
         return {registry: mirror for registry, _, mirror in pairs}
     if name == "keep_output" and text not in _KEEP_OUTPUT:
@@ -224,7 +221,7 @@ def _check_repository(name: str, where: str) -> None:
     except ValueError:
         image = None
     if image is None or image.tag or image.digest:
-        fix = "write `host/name`, such as `ghcr.io/me/wheels`: no `https://`, no tag, no capitals"
+        fix = "write `host/name`, such as `ghcr.io/me/wheels`: no `https://`, no tag, no capital letters"
         raise _bad_value(f"`{yaml_nodes.shown(name)}` is not a repository of a registry", fix, where)
 
 
@@ -238,7 +235,7 @@ def _check_endpoint(address: str, where: str) -> None:
     _parse_form("allow_endpoints", address, where)
 
 
-#: Lists of names, and how each name is checked.
+#: Settings that are lists of names, and the function that checks a name.
 _NAMES = {"registries": _check_repository, "plain_http": _check_host, "allow_endpoints": _check_endpoint}
 _FOLDERS = ("knowledge", "allow_paths")  #: Lists of folders.
 _KEEP_OUTPUT = ("never", "failed")
@@ -249,7 +246,7 @@ def plain_http(registry: str) -> bool:
     return registry in load({}).plain_http
 
 
-#: The expected form of a setting's text, an example, and the function that converts the text.
+#: For a setting: the expected form of its text, an example, and the function that converts the text.
 _FORMS: Mapping[str, tuple[str, str, Callable[[str], object]]] = {
     "archives": (
         r"https?://[A-Za-z0-9.-]+(:\d{1,5})?(/[A-Za-z0-9._~/-]*)?",
@@ -274,7 +271,7 @@ def _parse_form(name: str, text: str, where: str) -> object:
         fix = "remove the part before the `@`; credentials come from TFDOCK_REMOTE_HEADER or a helper"
         if name == "archives":
             fix = "give a mirror that needs no login: logs show the address"
-        raise _bad_value(f"`{name}` holds a user or a password", fix, where)
+        raise _bad_value(f"`{name}` contains a user or a password", fix, where)
     # Without ASCII, `\d` takes the digits of every script.
     if not re.fullmatch(expression, text, re.ASCII) or (name in _ADDRESSES and not endpoint.is_address(text)):
         raise _bad_value(f"`{name}` cannot be `{yaml_nodes.shown(text)}`", f"write it like `{example}`", where)

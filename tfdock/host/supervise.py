@@ -1,11 +1,11 @@
-"""Run a long task: read its output as it comes, tick, and forward every request to stop.
+"""Run a long task: read its output as it arrives, tick (call a function regularly), and forward requests to stop.
 
-The stream is read in a thread of its own, so that the main thread can tick, notice an engine that answers nothing,
-and act on Ctrl-C, even if a read never returns.
+A separate thread reads the output. So even if a read never returns, the main thread can tick, notice an engine that
+does not answer, and act on Ctrl-C.
 
-How Ctrl-C works: `cli.app.stoppable` counts it in a `Stop`; `watched` ticks, and `Stopper.tick` sees the count and
-calls `gently`, which signals the container; Bazel ends; `Stop.check` raises Interrupted, to which `BuildRun.phase`
-adds the log.
+How Ctrl-C works: `cli.app.stoppable` counts the Ctrl-C in a `Stop`. `watched` ticks; `Stopper.tick` sees the count
+and calls `gently`, which signals the container. Bazel ends. `Stop.check` raises Interrupted; `BuildRun.phase` adds
+the log.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from typing import Protocol, TypeVar
 from tfdock.errors import EngineHung, Interrupted, Problem
 
 TICK_SECONDS = 0.5
-HANG_AFTER_SECONDS = 60.0  #: Silence after which the engine gets a ping.
-STOP_GRACE_SECONDS = 60.0  #: How long a build may take to stop cleanly before it is killed.
+HANG_AFTER_SECONDS = 60.0  #: Seconds of silence after which the engine is pinged.
+STOP_GRACE_SECONDS = 60.0  #: Seconds that a build may take to stop cleanly. Then it is killed.
 MAX_LINE = 4096
-#: The most bytes of output in the queue. At this limit the reading thread waits until part of it is handed on.
+#: The most bytes of output in the queue. At this limit, the reading thread waits until half of it is taken.
 AHEAD = 8 << 20
 _EACH = 64  #: Overhead in bytes for each piece of output.
 
 _T = TypeVar("_T")
-Output = Callable[[bytes], None]  #: Takes the output of something long, piece by piece.
+Output = Callable[[bytes], None]  #: Receives the output of a long task, piece by piece.
 _DONE = object()
 
 
 class Pingable(Protocol):
-    """A worker, such as a container engine, which is pinged after a long silence."""
+    """A worker, such as a container engine, that is pinged after a long silence."""
 
     def ping(self) -> bool:
         """Return whether the worker answers."""
@@ -55,7 +55,7 @@ class _Handover:
         self._left = False
 
     def put(self, data: bytes) -> None:
-        """Pass on some output when there is space; raises _Left if the reader has left."""
+        """Put some output into the queue when there is space; raises _Left if the reader has left."""
         with self._changed:
             if self._size >= AHEAD:  # wait until half is free: switching threads for each piece is slow
                 self._changed.wait_for(lambda: self._left or self._size <= AHEAD // 2)
@@ -65,12 +65,12 @@ class _Handover:
             self._add(data)
 
     def end(self, event: object) -> None:
-        """Pass on the end of the work (its error, or that it is done), without waiting."""
+        """Put the end of the work (an error, or `_DONE`) into the queue, without waiting."""
         with self._changed:
             self._add(event)
 
     def get(self, timeout: float) -> object:
-        """Return the next output; no bytes if none comes in time."""
+        """Return the next output; no bytes if no output arrives in time."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._events, timeout):
                 return b""
@@ -98,7 +98,7 @@ def _cost(event: object) -> int:
 
 
 def streamed(produce: Callable[[Output], object]) -> Generator[bytes]:
-    """Run `produce(output)` in another thread; yield its output here, and empty bytes after each tick of silence.
+    """Run `produce(output)` in another thread. Yield its output here, and empty bytes after each tick of silence.
 
     Raises what `produce` raises. When the iterator is closed, the thread ends at its next output.
     """
@@ -128,10 +128,10 @@ def watched(
     engine: Pingable | None,
     clock: Callable[[], float] = time.monotonic,
 ) -> _T:
-    """Run `produce(output)` in another thread; pass on its output and tick in this thread; return its result.
+    """Run `produce(output)` in another thread; return its result. Forward its output, and tick, in this thread.
 
-    `on_tick` gets the seconds of silence, and may raise to give up. Raises EngineHung when there is neither output
-    nor an answer to a ping. If this function raises, the other thread ends at its next output.
+    `on_tick` gets the seconds of silence, and may raise to stop. Raises EngineHung without output and without an
+    answer to a ping. If this function raises, the other thread ends at its next output.
     """
     result: list[_T] = []
     with closing(streamed(lambda output: result.append(produce(output)))) as pieces:
@@ -161,11 +161,11 @@ def _ping_or_give_up(engine: Pingable, silent: float) -> None:
 
 @dataclass
 class Stop:
-    """Requests to stop, counted by a signal handler that does nothing else: the first is gentle, the second not."""
+    """Requests to stop. A signal handler only counts them. The first request is gentle, the second is not."""
 
     requests: int = 0
     terminated: bool = False
-    kept: str = "finished work stays in the cache"  #: What happens to the stopped work.
+    kept: str = "finished work stays in the cache"  #: A sentence about the work that was stopped.
 
     @property
     def interruption(self) -> Interrupted | None:
@@ -183,21 +183,21 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The time limit of a whole command in `seconds`, and the clock time of its end."""
+    """The time limit of a whole command in `seconds`, and the clock time (`deadline`) at which it ends."""
 
     seconds: int
     deadline: float
 
     def is_over(self, now: float) -> bool:
-        """Return whether the limit is over at that time of the clock."""
+        """Return whether the limit is over at this clock time."""
         return now > self.deadline
 
 
 @dataclass
 class Stopper:
-    """Passes a stop on to what is running: gently at the first request or when the limit is over, then by force.
+    """Stops the running task: gently at the first request or at the time limit, later by force.
 
-    `short` reports a nearly full disk; `late` tells afterwards whether the limit or the full disk ended the command.
+    `short` says whether a disk is nearly full. `late`: the time limit or a nearly full disk ended the command.
     """
 
     stop: Stop
@@ -211,7 +211,7 @@ class Stopper:
     _forced: bool = False
 
     def tick(self) -> bool:
-        """Act on a request or the limit; True at the moment when stopping begins."""
+        """Act on a request or the limit. Return True in the call in which the stop begins."""
         now = self.clock()
         self.late = self.late or (self.limit is not None and self.limit.is_over(now)) or self.short()
         if self._since is None:
@@ -241,7 +241,7 @@ def until_stopped(do: Callable[[], _T], stop: Stop, on_tick: Callable[[float], o
 
 
 class Lines:
-    """Turns the arriving bytes of a log into whole lines of text; very long lines are cut."""
+    """Turns the arriving bytes of a log into whole lines of text. Very long lines are cut."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line = on_line
@@ -257,7 +257,7 @@ class Lines:
         self._rest = rest[:MAX_LINE]
 
     def close(self) -> None:
-        """Pass on an unfinished last line."""
+        """Forward an unfinished last line."""
         if rest := self._rest + self._decode(b"", final=True):
             self._on_line(rest)
             self._rest = ""

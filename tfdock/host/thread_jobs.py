@@ -2,7 +2,7 @@
 
 No other module in this package uses threads, except for the lock on shared data.
 
-Pure.
+Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ThreadJob:
-    """A job for one thread: its size in bytes, and its steps, whose values are ignored."""
+    """A job for one thread: its size in bytes, and its steps. The values of the steps are ignored."""
 
     size: int
     steps: Iterable[object]
 
 
 def run_both(jobs: Iterable[ThreadJob]) -> None:
-    """Do every job, the largest first, two at a time; jobs of an iterator are not kept once they are done.
+    """Do every job, the largest first, two at once. If `jobs` is an iterator, jobs are not kept after they are done.
 
-    Raises the error of the first failed job, in the given order. Jobs after a failed job do not start, or stop after
-    their next step. An interruption stops all jobs in the same way.
+    Of the failed jobs, the first in the given order decides the error that is raised. Jobs after a failed job do not
+    start, or stop after their next step. An interruption stops all jobs in the same way.
     """
     work = _Work(jobs)
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="pair") as pool:

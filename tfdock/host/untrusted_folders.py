@@ -1,7 +1,7 @@
 """Open folders that others could write to: a container, or somebody who filled a wheelhouse or a checkout.
 
-Each access begins at an open descriptor of the folder and opens the parts of the name one by one. No link is
-followed. So a name never leads out of the folder, not even while another process swaps a part of it for a link.
+Each access begins at an open descriptor of the folder, and opens the parts of the name one by one. No link is
+followed. So a name never leads out of the folder, even if another process meanwhile replaces a part by a link.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # Opening a socket fails with ENXIO; opening a link with O_NOFOLLOW fails with ELOOP (open(2)).
-#: The kernel's error codes for a name of another kind of file than requested.
+#: The kernel's error codes for a file of another kind than expected.
 _OTHER_KIND = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
 _KINDS = {
     stat.S_IFLNK: "a link",
@@ -39,17 +39,17 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFREG: "a file",
 }
-_SMALL = 1 << 20  #: Files up to this size are read even if they have holes.
-_AT_ONCE = 10_000  #: The most names of a folder that are held in memory while the folder is removed.
-_WALKED = 100  #: The most nested folders that are searched.
-_DEEPEST = 32  #: The most nested folders that are open at the same time during a removal.
+_SMALL = 1 << 20  #: Files up to this size are read even if they are sparse.
+_AT_ONCE = 10_000  #: The most names of a folder that are kept in memory while the folder is removed.
+_WALKED = 100  #: The most nested levels of folders that are searched.
+_DEEPEST = 32  #: The most levels of folders that are open at the same time during a removal.
 
 
 class NotPlain(OSError):
-    """A name stands for a link, a FIFO, a socket or a device where a file or a folder is needed. `kind` says what."""
+    """A name stands for a link, a FIFO, a socket or a device, but a file or a folder is needed. `kind` says which."""
 
     def __init__(self, name: str, kind: str) -> None:
-        super().__init__(errno.ELOOP, f"{kind} is in the place of a file or a folder", name)
+        super().__init__(errno.ELOOP, f"{kind}, but a file or a folder is expected", name)
         self.name, self.kind = name, kind
 
 
@@ -57,12 +57,12 @@ class TooManyNames(OSError):
     """A folder contains more names than the caller accepts."""
 
     def __init__(self, most: int, name: str) -> None:
-        super().__init__(errno.E2BIG, f"the folder holds more than {most:,} names", name)
+        super().__init__(errno.E2BIG, f"the folder has more than {most:,} names", name)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A name within a folder, with `/` between its parts, and its status. The status of a link is the link's own."""
+    """A name within a folder, with `/` between its parts, and its status (for a link, the link's own status)."""
 
     name: str
     status: os.stat_result
@@ -79,7 +79,7 @@ class FoundFile:
 
 
 def has_holes(descriptor: int) -> bool:
-    """Return whether an open file is sparse: copying or reading such a file needs its full size."""
+    """Return whether an open file is sparse. A copy of such a file needs the full size."""
     size = os.fstat(descriptor).st_size
     with suppress(OSError):  # the file system does not support SEEK_HOLE
         hole = os.lseek(descriptor, 0, os.SEEK_HOLE) if size else size
@@ -90,9 +90,9 @@ def has_holes(descriptor: int) -> bool:
 
 
 def is_hollow(descriptor: int) -> bool:
-    """Return whether an open file of more than a mebibyte has data in at most a sixteenth of it, and holes elsewhere.
+    """Return whether an open file is sparse: larger than 1 MiB, and data in at most a sixteenth of the file.
 
-    A compiler's outputs may have small holes, which do not count: reading takes about as long as writing did.
+    Small holes do not count: the outputs of a compiler may have them.
     """
     status = os.fstat(descriptor)
     # A block of `stat` always has 512 bytes, regardless of the file system (inode(7)).
@@ -101,15 +101,15 @@ def is_hollow(descriptor: int) -> bool:
 
 
 def kind_of(status: os.stat_result) -> str:
-    """Return in words what kind of file a status belongs to: "a link", "a FIFO"."""
+    """Return the kind of file that a status belongs to, in words: "a link", "a FIFO"."""
     return _KINDS.get(stat.S_IFMT(status.st_mode), "something unknown")
 
 
 class UntrustedFolder:
-    """A folder that a container could write to, held by its descriptor. A context manager that closes the folder.
+    """A folder that a container could write to, held by its descriptor. As a context manager, it closes the folder.
 
-    Every method takes names within the folder, with `/` between their parts. Every method raises OSError; NotPlain
-    for a name that is or passes through a link, or is another kind of file; ValueError for a name such as `../x`.
+    Every method takes names within the folder, with `/` between their parts. Every method raises OSError; NotPlain if
+    a part of the name is a link, or the file is of another kind; ValueError for a name such as `../x`.
     """
 
     def __init__(self, descriptor: int, path: Path) -> None:
@@ -119,7 +119,7 @@ class UntrustedFolder:
 
     @classmethod
     def opened(cls, path: Path, *, follow: bool = False) -> Self:
-        """Open a folder. It may be a link only if `follow` is set. The caller must trust the folders above it."""
+        """Open a folder. Only with `follow` it may be a link. The caller must trust the folders above it."""
         try:
             return cls(os.open(path, _FOLDER & ~(os.O_NOFOLLOW if follow else 0)), path)
         except OSError as error:
@@ -134,7 +134,7 @@ class UntrustedFolder:
         self.close()
 
     def fileno(self) -> int:
-        """Return the descriptor, for questions about the folder itself."""
+        """Return the descriptor, for calls about the folder itself."""
         return self._descriptor
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class UntrustedFolder:
     # --- reading ---
 
     def folder(self, name: str, *, make: bool = False, mode: int = 0o777) -> UntrustedFolder:
-        """Open a folder within this one. With `make`, create missing folders with this mode."""
+        """Open a folder within this folder. With `make`, create missing folders with this mode."""
         # A copy, since the loop closes each folder when the next one is open.
         descriptor = os.dup(self._descriptor)
         for part in _parts(name) if name else ():
@@ -158,7 +158,7 @@ class UntrustedFolder:
         return UntrustedFolder(descriptor, self.path / name)
 
     def open(self, name: str, *, unnoticed: bool = False) -> BufferedReader:
-        """Open a regular file to read. With `unnoticed`, reading does not change the access time, if possible."""
+        """Open a regular file to read. With `unnoticed`, keep the access time unchanged, if possible."""
         with self._parent(name) as (at, last):
             return os.fdopen(_open_file(at, last, os.O_NOATIME if unnoticed else 0), "rb")
 
@@ -182,8 +182,8 @@ class UntrustedFolder:
     def entries(self, depth: int = 0, *, most: int | None = None) -> Iterator[FoundFile]:
         """Yield the entries of this folder and its subfolders, `depth` levels down, sorted by name in each folder.
 
-        Folders are yielded only at the last level. Entries that disappear meanwhile are left out. Raises TooManyNames
-        as soon as there are more than `most` names in all, and OSError for a folder that cannot be read.
+        Folders are yielded only at the last level. Entries that disappear during the call are left out. Raises
+        TooManyNames as soon as there are more than `most` names in all, and OSError for a folder that cannot be read.
         """
         yield from self._entries("", depth, itertools.count(1), most)
 
@@ -211,7 +211,7 @@ class UntrustedFolder:
     def walk(self, depth: int = _WALKED) -> Iterator[FoundFile]:
         """Yield all files and folders, `depth` levels down, in any order. Skip entries that are gone or unreadable.
 
-        The names of a folder are not held in memory, however many there are.
+        The names of a folder are not kept in memory, because there may be too many.
         """
         with suppress(OSError), os.scandir(self._descriptor) as listed:
             for entry in listed:
@@ -236,10 +236,10 @@ class UntrustedFolder:
     ) -> None:
         """Write a file atomically: readers see either the old file or the new file. Create missing folders.
 
-        The file is always new: nothing is written through a link or to a file with a second name. If
-        not `durable`, the file may be lost or damaged in a crash of the machine, but writing takes a thousandth of
-        the time. The file gets exactly `mode`; without a mode, 0666 reduced by the umask. With `keep`, the file keeps
-        the permissions of the file that it replaces, and its owner and group as far as this process may set them.
+        The file is always new: nothing is written through a link, or to a file with a second name. Without `durable`,
+        the write takes a thousandth of the time, but the file may be lost or damaged if the machine crashes. The file
+        gets exactly `mode`; without a mode, 0666 reduced by the umask. With `keep`, the new file gets the old file's
+        permissions, and (as far as this process can set them) its owner and group.
         """
         with self.written(name, chunks, durable=durable, mode=mode, keep=keep):
             pass
@@ -254,8 +254,8 @@ class UntrustedFolder:
         mode: int | None = None,
         keep: bool = False,
     ) -> Iterator[None]:
-        """Write a file as `write` does, around the body of a `with` statement: the data is written before the body,
-        and gets its name after the body.
+        """Write a file like `write`, around the body of a `with` statement: the data is written before the body, and
+        the file gets its name after the body.
         """
         with self._parent(name, make=True) as (at, last):
             # Nobody can guess the name and take it first. A name has at most 255 bytes.
@@ -302,12 +302,12 @@ class UntrustedFolder:
             return FileIO(_open_file(at, last, os.O_RDWR | os.O_CREAT), "r+b")
 
     def make_link(self, name: str, target: str) -> None:
-        """Create a link with this target, which need not exist. Create the folders; raises FileExistsError."""
+        """Create a link with this target (it need not exist). Create missing folders. Raises FileExistsError."""
         with self._parent(name, make=True) as (at, last):
             os.symlink(target, last, dir_fd=at)
 
     def receive(self, file: Path, name: str) -> None:
-        """Move a file of the caller's to a name. Create the folders that do not exist."""
+        """Move one of the caller's files to this name. Create missing folders."""
         with self._parent(name, make=True) as (at, last):
             os.replace(file, last, dst_dir_fd=at)
 
@@ -325,9 +325,9 @@ class UntrustedFolder:
             os.rmdir(last, dir_fd=at)
 
     def empty(self) -> None:
-        """Remove everything in the folder, whatever the modes of the folders in it.
+        """Remove everything in the folder, whatever modes its subfolders have.
 
-        Files that are gone already are ignored.
+        Files that another process removes at the same time are ignored.
         """
         # Move deep folders to the top: a million levels must not need a million descriptors.
         deep: deque[str] = deque()
@@ -381,16 +381,16 @@ class TooLarge(OSError):
     """A file has more bytes than the caller accepts."""
 
     def __init__(self, most: int, name: str) -> None:
-        super().__init__(errno.EFBIG, f"it has more than {most:,} bytes", name)
+        super().__init__(errno.EFBIG, f"the file has more than {most:,} bytes", name)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class UntrustedPath:
-    """A name below a folder that others may have filled, such as a wheelhouse in a stranger's checkout.
+    """A path below a folder that others may have filled, such as a wheelhouse in a stranger's checkout.
 
-    It is used like a path. Each access opens `root`, which the user named and which may be a link, and follows no
-    link below `root`. Methods that write create `root` if it is missing. It is not `os.PathLike`, so that no other
-    code opens it. Every method raises OSError; NotPlain if a link or another kind of file is in the way.
+    Each access opens `root` and follows no link below `root`. `root` itself may be a link, because the user named it.
+    Methods that write create a missing `root`. The class is not `os.PathLike`, so that no other code opens the path.
+    Every method raises OSError, or NotPlain if a part of the path is a link or another kind of file.
     """
 
     root: Path
@@ -404,7 +404,7 @@ class UntrustedPath:
 
     @property
     def path(self) -> Path:
-        """The path for messages, and for programs that need a path as an argument."""
+        """The path, for messages and for programs that need a path as an argument."""
         return self.root / self.inside
 
     @property
@@ -430,7 +430,7 @@ class UntrustedPath:
             raise
 
     def status(self) -> os.stat_result | None:
-        """Return the status of the name itself, even of a link; None if it is missing."""
+        """Return the status of the name itself (for a link, of the link); None if it is missing."""
         with suppress(FileNotFoundError, NotPlain), self._opened() as (root, name):
             return root.status(name)
         return None
@@ -442,7 +442,7 @@ class UntrustedPath:
 
     @property
     def size(self) -> int:
-        """The bytes of a regular file; 0 if there is none."""
+        """The size of a regular file in bytes; 0 if there is none."""
         status = self.status()
         return status.st_size if status and stat.S_ISREG(status.st_mode) else 0
 
@@ -458,7 +458,7 @@ class UntrustedPath:
         return []
 
     def walk(self) -> Iterator[FoundFile]:
-        """Yield the status of this path, with an empty name, and everything below it; nothing if it is missing."""
+        """Yield this path (with an empty name) and everything below it, with status; nothing if it is missing."""
         if status := self.status():
             yield FoundFile("", status)
             with suppress(OSError), self._opened() as (root, name), root.folder(name) as folder:
@@ -470,7 +470,7 @@ class UntrustedPath:
             return root.open(name)
 
     def read(self, most: int) -> bytes:
-        """Return the bytes of a regular file; raises TooLarge for more than `most`."""
+        """Return the bytes of a regular file; raises TooLarge if it has more than `most` bytes."""
         with self.open() as file:
             # Read one byte more: it shows that the file is too large, whatever its reported size.
             data = file.read(most + 1)
@@ -479,7 +479,7 @@ class UntrustedPath:
         return data
 
     def load(self, kind: Any, most: int) -> Any:
-        """Return the JSON in a file of at most `most` bytes as `parse` does; None if it is missing or malformed."""
+        """Return the JSON in a file of at most `most` bytes (see `parse`); None if it is missing or malformed."""
         with suppress(OSError, Malformed):
             return parse(kind, self.read(most))
         return None
@@ -490,7 +490,7 @@ class UntrustedPath:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def write(self, data: bytes, *, durable: bool = True) -> None:
-        """Write a file whole or not at all, as `UntrustedFolder.write` does."""
+        """Write a file completely or not at all; see `UntrustedFolder.write`."""
         with self.written(data, durable=durable):
             pass
 
@@ -506,12 +506,12 @@ class UntrustedPath:
             return root.create(name)
 
     def make(self, *, private: bool = False) -> None:
-        """Create the folder and its parents if they do not exist; if `private`, only for this user."""
+        """Create the folder and its missing parents. With `private`, only this user can enter it."""
         with self._opened(make=True) as (root, name):
             root.folder(name, make=True, mode=0o700 if private else 0o777).close()
 
     def receive(self, file: Path) -> None:
-        """Move a file of the caller, on the same file system, to this place."""
+        """Move one of the caller's files to this path, on the same file system."""
         with self._opened(make=True) as (root, name):
             root.receive(file, name)
 
@@ -526,19 +526,19 @@ class UntrustedPath:
             root.remove_folder(name)
 
     def remove_empty(self) -> None:
-        """Remove a folder; raises OSError if something is in it."""
+        """Remove an empty folder; raises OSError if it is not empty."""
         with self._opened() as (root, name), root._parent(name) as (at, last):
             os.rmdir(last, dir_fd=at)
 
     def update(self) -> FileIO:
-        """Open a regular file to read and write, without a buffer, as `UntrustedFolder.update` does."""
+        """Open a regular file to read and write, without a buffer; see `UntrustedFolder.update`."""
         with self._opened(make=True) as (root, name):
             return root.update(name)
 
 
 @contextmanager
 def open_plain_file(path: Path | UntrustedPath) -> Iterator[BufferedReader | None]:
-    """Open a file that others may have left; None if it is a link, or anything but a regular file."""
+    """Open a file that others may have written; None if it is a link, or not a regular file."""
     place = path if isinstance(path, UntrustedPath) else UntrustedPath(path.parent, path.name)
     try:
         file = place.open()
@@ -550,18 +550,18 @@ def open_plain_file(path: Path | UntrustedPath) -> Iterator[BufferedReader | Non
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder with everything in it, whatever the modes of the folders in it. Do nothing if it is gone.
+    """Remove a folder with everything in it, whatever modes its subfolders have. Do nothing if it does not exist.
 
-    The folder above belongs to the caller: no container could write to it. Raises OSError, NotPlain for a link.
+    The folder above must belong to the caller: no container could write to it. Raises OSError; NotPlain for a link.
     """
     with suppress(FileNotFoundError), UntrustedFolder.opened(path.parent, follow=True) as above:
         above.remove_folder(path.name)
 
 
 def open_up(path: Path, depth: int) -> None:
-    """Restore this user's access to a folder and its subfolders, `depth` levels down, if a container removed it.
+    """Restore this user's access to a folder and its subfolders (`depth` levels down), if a container took it away.
 
-    Folders of other users stay as they are. Do nothing where the folder does not exist. Raises OSError.
+    Folders of other users stay as they are. Do nothing if the folder does not exist. Raises OSError.
     """
     with UntrustedFolder.opened(path.parent, follow=True) as above:
         _open_up(above, path.name, depth)
@@ -653,7 +653,7 @@ def _error_of(error: OSError, name: str, at: int | None) -> OSError:
 def folder_size(path: Path) -> int:
     """Return the bytes of all files in a folder.
 
-    No link is followed; files that vanish or cannot be read count nothing.
+    No link is followed. Files that disappear or cannot be read are not counted.
     """
     with suppress(OSError), UntrustedFolder.opened(path) as folder:
         return size_of(folder)
@@ -661,5 +661,5 @@ def folder_size(path: Path) -> int:
 
 
 def size_of(folder: UntrustedFolder) -> int:
-    """Return the bytes of all files in an open folder, as `folder_size` does."""
+    """Return the bytes of all files in an open folder; see `folder_size`."""
     return sum(file.status.st_size for file in folder.walk() if not file.is_folder)

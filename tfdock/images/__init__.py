@@ -1,7 +1,7 @@
-"""Images of finished wheels: packed into a file, pushed to a registry, pulled from one; and images to run them in.
+"""Images of finished wheels: pack them into a file, push and pull them. Also: images to run finished wheels in.
 
-In: builds of a wheelhouse, or a repository of a registry. Out: OCI images that are the same bytes for the same
-wheels and records.
+In: builds of a wheelhouse, or a repository of a registry. Out: OCI images; the same wheels and records give the same
+bytes.
 
-`wheel_*` and `image_tags` are pure. Imports: `verify` and what is above it.
+`wheel_*` and `image_tags` are pure. Imports: `verify` and what `verify` imports.
 """

@@ -1,4 +1,4 @@
-"""Write wheel images into a file (`image pack`). The file is streamed, and visible when it is complete."""
+"""Write wheel images into a file (`image pack`). The file is streamed, and becomes visible when it is complete."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PIECE = 1 << 20
 
 
 def check_pack_target(target: Path) -> None:
-    """Raise ProfileError early if the target cannot be written or is no file of images (`image-file-taken`)."""
+    """Raise ProfileError (`image-file-taken`) early if the target cannot be written, or is another kind of file."""
     if target.name in ("", "-"):
-        why = "it is not a file name, and standard output is for the digests"
+        why = "not a file name, and standard output is for the digests"
         message = f"{target} cannot be written: {why}"
         raise ProfileError.of("image-file-taken", message, "name a file: `-o wheels.tar`")
     # A file is replaced only if it begins like such a file.
@@ -30,7 +30,7 @@ def check_pack_target(target: Path) -> None:
 def pack(
     shipment: Shipment, stream: Callable[[Descriptor], BinaryIO], target: Path, check: Callable[[], None]
 ) -> int:
-    """Write a file of images; return its size in bytes. `stream` opens a wheel's layer.
+    """Write a file of images; return the file's size in bytes. `stream` opens a wheel's layer.
 
     Raises OSError, and the errors of `check`.
     """

@@ -1,8 +1,8 @@
-"""Pull wheels from a registry into the wheelhouse (`pull`). Arriving bytes are kept, but used only when verified.
+"""Pull wheels from a registry into the wheelhouse (`pull`). A wheel is used only after it was verified.
 
 A wheel is written beside its record, where no installer looks. Meanwhile the digest of its layer is computed. Then
-the wheel is checked against its RECORD like any other, and moved into the wheelhouse like a built wheel. An
-interrupted pull keeps the received bytes, and the next pull continues after them.
+the wheel is checked against its RECORD, and moved into the wheelhouse like a built wheel. If a pull is interrupted,
+the received bytes stay, and the next pull fetches only the rest.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tfdock.wheelhouse.publication import publish
 from tfdock.wheelhouse.store import PULLED, WheelFile, Wheelhouse
 
 _BLOCK = 1 << 20
-_ROOM = 64 << 20  #: Bytes that are left free on the wheelhouse's disk.
+_ROOM = 64 << 20  #: How many bytes must stay free on the wheelhouse's disk.
 
-#: Reads every member of a wheel and checks it against RECORD; raises WheelError.
+#: Reads every member of a wheel, and checks the member against RECORD; raises WheelError.
 Read = Callable[[BinaryIO, str], WheelFacts]
 
 
@@ -44,9 +44,9 @@ def _ignore(_: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulledImage:
-    """A build in the wheelhouse, and its origin. `status` is `pulled` or `up-to-date`.
+    """A build in the wheelhouse, and the image that it comes from. `status` is `pulled` or `up-to-date`.
 
-    `received` bytes of wheels came from the registry now. `kept` bytes were here from an interrupted pull.
+    `received`: bytes of wheels that this pull received. `kept`: bytes that an interrupted pull had left here.
     """
 
     status: str
@@ -63,8 +63,8 @@ class ImagePull:
     """Pulls builds from images into a wheelhouse.
 
     `check` is called now and then and raises to stop. `say` is called with messages, `progress` with the number of
-    new bytes. A caller that looks at the members of wheels gives its own `read`. Every method raises the errors of
-    `Repository`, and WheelRefused, DiskFull and errors of files.
+    new bytes. `read` replaces the usual check of a wheel's members. Every method raises the errors of `Repository`,
+    WheelRefused, DiskFull, and errors of files.
     """
 
     wheelhouse: Wheelhouse
@@ -76,7 +76,7 @@ class ImagePull:
     kept: int = field(default=0, init=False)
 
     def pull_all(self, image: StoredImage) -> list[PulledImage]:
-        """Pull every build of an image; raise Locked if another run has the build."""
+        """Pull every build of an image. Raises Locked if another run uses a build."""
         make_folder(self.wheelhouse.root)
         pulled = []
         for build in image.builds:
@@ -85,7 +85,7 @@ class ImagePull:
         return pulled
 
     def pull_build(self, image: StoredImage, build: FoundBuild) -> PulledImage:
-        """Pull one build of an image. The caller holds its build id."""
+        """Pull one build of an image. The caller holds the lock of the build id."""
         build_id = BuildId(build.build_id)
         folder = self.wheelhouse.record_folder(build_id, build.fingerprint)
         result = PulledImage(
@@ -157,7 +157,7 @@ class ImagePull:
             if not begun:
                 raise
             # A crash may have damaged the earlier bytes, so a second try decides whether the registry is at fault.
-            self.say(f"the partial download of {wheel.file} is damaged: it is downloaded again")
+            self.say(f"the partial download of {wheel.file} is damaged: the wheel is downloaded again")
             self._fetch(image, wheel, part)
         else:
             self.kept += begun
@@ -174,7 +174,7 @@ class ImagePull:
         check_space(
             root,
             size + _ROOM,
-            lambda free: f"the wheelhouse {root} has {gib(free)} free, and the pull needs {gib(size)}",
+            lambda free: f"the wheelhouse {root} has {gib(free)} free, but the pull needs {gib(size)}",
             "free space on that disk, or give another `--wheelhouse`",
         )
 
@@ -203,7 +203,7 @@ class ImagePull:
         except WheelError as error:
             raise self._refusal(image, wheel, error.code, error.message) from error
         if facts.sha256 != wheel.sha256:
-            text = f"{wheel.file} has the sha256 {facts.sha256}; its labels, SHA256SUMS and record say {wheel.sha256}"
+            text = f"{wheel.file} has the sha256 {facts.sha256}; labels, SHA256SUMS and record say {wheel.sha256}"
             raise image.named.malformed(image.digest, text)
         if facts.tag_problem:  # a caller's own `read` may accept renamed wheels
             raise self._refusal(image, wheel, "wheel-tag-mismatch", facts.tag_problem)
@@ -216,7 +216,7 @@ class ImagePull:
             code,
             f"{wheel.file} of the image `{image.image}` is refused: {reason}",
             "check who can push to this registry, and use another image",
-            why=f"{image.digest} matches its digest, so this content was pushed",
+            why=f"the content matches the digest {image.digest}, so it was pushed like this",
         )
 
 
@@ -237,5 +237,5 @@ def _write(file: FileIO, data: bytes) -> None:
 
 def _with_hint(problem: Problem) -> Problem:
     *others, last = problem.fixes or ("",)
-    hint = f"{last}; finished downloads are kept, and the same command resumes"
+    hint = f"{last}; finished downloads are kept, and the same command continues"
     return replace(problem, fixes=(*others, hint))

@@ -1,6 +1,5 @@
 """Push wheel images into a repository of a registry (`image push`). Blobs that the registry has are not sent again.
-
-Tags come last.
+Tags are set last.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Push:
         self._sent = self._there = 0
 
     def push(self, shipment: Shipment) -> PushedImages:
-        """Send what is missing. If a push is stopped, no tag points to an incomplete image.
+        """Send what the registry lacks. If a push is stopped, no tag points to an incomplete image.
 
         Raises the errors of `Repository`, and ProfileError (`image-tag-taken`) if a tag already points to an
         image without wheels. The tags are checked before anything is sent.
@@ -81,7 +80,7 @@ class Push:
         name = f"{self._repository.registry}/{self._repository.name}:{tag}"
         raise ProfileError.of(
             "image-tag-taken",
-            f"`{name}` is not a tag of wheels, and is not replaced: {manifest.digest}",
+            f"`{name}` is a tag of another kind of image, and is not replaced: {manifest.digest}",
             "use a separate repository for wheels, or another tag: `--as TAG`, `--no-moving-tags`",
         )
 
@@ -93,7 +92,7 @@ class Push:
             finally:
                 self._sending = None
         self._count(wheel.layer.size, sent=sent)
-        self._say(f"{wheel.file}: {'sent' if sent else 'is there'}")
+        self._say(f"{wheel.file}: {'sent' if sent else 'already there'}")
 
     def _put(self, reference: str, content: Content, before: FoundManifest | None) -> None:
         """Point a tag or digest to a manifest whose blobs are in the registry."""

@@ -1,6 +1,6 @@
-"""Name the tags of wheel images; choose the images to push or pack for some builds, and the builds that tags name.
+"""Name the tags of wheel images; choose the images to push or pack; check what a tag promises.
 
-Pure.
+Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Content = WheelImage | ImageIndex
 
 _K = TypeVar("_K")
 
-FINGERPRINT_TAG = "fp-"  #: Prefix of the tags of fingerprints.
+FINGERPRINT_TAG = "fp-"  #: Prefix of tags with a fingerprint.
 _BUILD_ID = re.compile(r"tf(?P<release>.+?)-py(?P<python>\d+\.\d+)-(?P<words>.+)-(?P<machine>[^-]+)")
 _RELEASE = re.compile(r"(?P<minor>\d+\.\d+)(?:\.\d+)*(?P<source>\.src[0-9a-f]{8})?")
 _COMPONENT = re.compile(r"([a-z]+)(\d+\.\d+)(?:\.\d+)*")
@@ -35,7 +35,8 @@ _OF_BUILD = re.compile(r"tf[0-9][0-9A-Za-z._-]*-py\d+\.\d+-[A-Za-z0-9._-]+")
 
 
 def fingerprint_tag(fingerprint: str) -> str:
-    """Return `fp-` and 32 digits: the tag of this exact build, whatever was pushed under its build id since."""
+    """Return `fp-` and 32 digits: the tag of this exact build. Later pushes under the same build id do not change
+    it."""
     # 128 bits are enough to find it. The record's whole fingerprint is compared afterwards.
     return f"{FINGERPRINT_TAG}{fingerprint[:32]}"
 
@@ -47,10 +48,10 @@ def release_of(build_id: str) -> Version:
 
 
 def moving_tag(build_id: str) -> str | None:
-    """Return the tag of the newest build of a minor release, for any platform; None if there is none.
+    """Return the tag for the newest build of a minor release, for any platform; None if the build id has none.
 
-    An example is `2.18-py3.11-cuda12.5-sm86`. Of the components only the toolkit stays, by its minor version. A
-    pre-release keeps its whole version, so that a request for the release does not match it.
+    An example is `2.18-py3.11-cuda12.5-sm86`. The only component in the tag is the toolkit, with its minor version. A
+    pre-release keeps its whole version, so that a request for the release does not match the pre-release.
     """
     match = _BUILD_ID.fullmatch(build_id)
     if not match:
@@ -72,23 +73,22 @@ def moving_tag(build_id: str) -> str | None:
 
 
 def is_promise(tag: str) -> bool:
-    """Return whether a tag is fixed to one build, by its fingerprint or build id."""
+    """Return whether a tag is fixed to one build: a tag with a fingerprint or a build id."""
     return bool(_OF_FINGERPRINT.fullmatch(tag) or _OF_BUILD.fullmatch(tag))
 
 
 def broken_promise(tag: str, builds: Iterable[FoundBuild]) -> str:
-    """Return how an image breaks the promise of its tag, in words; empty if it keeps it, or if the tag promises
-    nothing.
+    """Return in words how an image breaks the promise of its tag; empty if the promise is kept, or the tag has none.
 
     A build id or fingerprint tag is fixed to one build; every other tag may be moved.
     """
     builds = tuple(builds)
     if _OF_FINGERPRINT.fullmatch(tag):
         tags = [fingerprint_tag(build.fingerprint) for build in builds]
-        return "" if tags == [tag] else f"it is the build of {', '.join(tags)}"
+        return "" if tags == [tag] else f"the image has the build of {', '.join(tags)}"
     if _OF_BUILD.fullmatch(tag):
         ids = [build.build_id for build in builds]
-        return "" if ids == [tag] else f"it is the build {', '.join(ids)}"
+        return "" if ids == [tag] else f"the image has the build {', '.join(ids)}"
     return ""
 
 
@@ -97,9 +97,9 @@ def broken_promise(tag: str, builds: Iterable[FoundBuild]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipment:
-    """The images to send. `images` has each image once. `tags` maps each tag to its content.
+    """The images to send. `images` has each image once. `tags` maps each tag to an image or index.
 
-    `unmoved` are the build ids that get no moving tag because they are not in the trust domain `release`.
+    `unmoved`: build ids without a moving tag, because these builds are not in the trust domain `release`.
     """
 
     images: tuple[WheelImage, ...]
@@ -108,7 +108,7 @@ class Shipment:
 
     @property
     def named(self) -> tuple[tuple[Content, tuple[str, ...]], ...]:
-        """The tagged contents with their tags, in their order."""
+        """Each tagged image or index with its tags, in the order of the tags."""
         contents: dict[str, tuple[Content, list[str]]] = {}
         for tag, content in self.tags.items():
             contents.setdefault(content.digest, (content, []))[1].append(tag)
@@ -116,11 +116,11 @@ class Shipment:
 
 
 def shipment(builds: Sequence[WheelBuild], *, together: str | None = None, moving: bool = True) -> Shipment:
-    """Return an image for each build, and with `together` one image of all of them under that tag.
+    """Return an image for each build. With `together`, also return one image of all builds, with this tag.
 
-    Builds for several platforms give an index. `moving`: also give tags without the last numbers, to the
-    newest of these builds. Only builds in the trust domain `release` get them: others have the same build ids. Raises
-    WheelRefused (`image-platform-unknown`) and ProfileError (`image-builds-collide`, `image-too-large`).
+    Builds for several platforms give an index. With `moving`, the newest of these builds also get tags without the
+    last numbers. Only builds in the trust domain `release` get such tags, because other builds have the same build
+    ids. Raises WheelRefused (`image-platform-unknown`) and ProfileError (`image-builds-collide`, `image-too-large`).
     """
     alone = [_image([build]) for build in builds]
     tags: dict[str, Content] = {}
@@ -185,7 +185,7 @@ def _image(builds: Sequence[WheelBuild]) -> WheelImage:
     except ValueError as error:
         raise WheelRefused.of(
             "image-platform-unknown",
-            f"{builds[0].build_id} cannot be made an image: {error}",
+            f"{builds[0].build_id} cannot be put into an image: {error}",
             "images are for Linux; build the wheel in tfdock's own containers",
         ) from error
     # Nothing is pushed that `pull` would refuse.
@@ -193,9 +193,9 @@ def _image(builds: Sequence[WheelBuild]) -> WheelImage:
         raise ProfileError.of(
             "image-too-large",
             f"one image of {len(builds)} builds would have {len(image.wheels)} wheels, and "
-            f"{len(image.papers)} bytes of records and the like",
-            "push them one by one, without `--as`, or fewer of them together",
-            why=f"`tfdock pull` accepts {MOST_WHEELS} wheels at most, and {MOST_PAPERS} bytes beside them",
+            f"{len(image.papers)} bytes of records and indexes",
+            "push the builds one by one, without `--as`, or push fewer builds together",
+            why=f"`tfdock pull` accepts at most {MOST_WHEELS} wheels, and {MOST_PAPERS} further bytes",
         )
     return image
 
@@ -212,9 +212,9 @@ def _check_names(builds: Sequence[WheelBuild]) -> None:
             if owners.setdefault(name, owner) != owner:
                 raise ProfileError.of(
                     "image-builds-collide",
-                    f"one image cannot hold two different wheels of the name `{name}`",
+                    f"one image cannot have two different wheels with the name `{name}`",
                     (
-                        "push them one by one, without `--as`",
+                        "push the builds one by one, without `--as`",
                         "give the wheels different names: `wheel: {local_version: …}`",
                     ),
                 )

@@ -1,6 +1,6 @@
-"""Look up a build: ask the repositories of the settings for the fingerprint of a plan.
+"""Look up a build: search the repositories of the settings for the fingerprint of a plan.
 
-A stored image is found by tag or digest, for one platform, and checked before it is used.
+An image is found by tag or digest, for one platform, and checked before it is used.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ WHEEL_IMAGES = ArtifactKind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredImage:
-    """An image of wheels whose form is valid; its wheels have not been read yet.
+    """An image of wheels in a registry. Its form is valid; its wheels have not been read yet.
 
-    `named` is the requested name. `digest` identifies the manifest for its platform.
+    `named` is the requested name. `digest` identifies the manifest for this platform.
     """
 
     named: NamedArtifact
@@ -62,7 +62,7 @@ class StoredImage:
 
 
 def find_image(image: ImageRef, platform: str, check: Callable[[], None]) -> StoredImage | None:
-    """Return the image that a registry has under a name for a platform (`linux/amd64`); None if the name is unknown.
+    """Return the image with this name in a registry, for a platform (`linux/amd64`); None if the name is unknown.
 
     Raises the errors of `Repository`, ProfileError (`reference-no-wheels`), Incompatible (`wheel-image-platform`),
     and VerificationFailed (`wheel-image-malformed`, `wheel-image-moved`).
@@ -108,7 +108,7 @@ def _platform_manifest(named: NamedArtifact, index: FoundManifest, platform: str
         message = (
             f"the registry {image.registry} has no {known[platform].digest}, which `{image}` names for {platform}"
         )
-        fix = "push the image again, or report it to the operator of the registry"
+        fix = "push the image again, or report this to the operator of the registry"
         raise NetworkError.of("image-not-found", message, fix)
     return manifest
 
@@ -116,7 +116,7 @@ def _platform_manifest(named: NamedArtifact, index: FoundManifest, platform: str
 def _small_blob(repository: Repository, blob: Descriptor, most: int) -> bytes:
     # Check the size in the manifest before a byte is fetched.
     if blob.size > most:
-        raise Malformed(f"{blob.digest} has {blob.size} bytes, where tfdock writes {most} at most")
+        raise Malformed(f"{blob.digest} has {blob.size} bytes, but tfdock writes at most {most}")
     return repository.small_blob(blob, most)
 
 
@@ -126,7 +126,7 @@ def _small_blob(repository: Repository, blob: Descriptor, most: int) -> bytes:
 def _no_wheels_error(named: NamedArtifact, digest: Digest) -> TfdockError:
     # A build's tag must never name anything else: this tag was moved, which is worse than a wrong name.
     if is_promise(named.image.tag or ""):
-        return _moved_tag_error(named.image, digest, "it is something else than wheels")
+        return _moved_tag_error(named.image, digest, "the new image is not an image of wheels")
     return named.other_kind(digest)
 
 
@@ -142,9 +142,9 @@ def _moved_tag_error(image: ImageRef, digest: Digest, reason: str) -> Verificati
     return VerificationFailed.of(
         "wheel-image-moved",
         f"the tag of `{image}` was moved to another image, {digest}: {reason}",
-        "check who may push to this registry. If you want this image, name it by its digest: "
+        "check who can push to this registry. If you want this image, name it by its digest: "
         f"`{ImageRef(image.repository, image.registry, None, digest)}`",
-        why="a tag that is a build id or a fingerprint stands for that build and no other",
+        why="a tag that is a build id or a fingerprint must always stand for the same build",
     )
 
 
@@ -155,20 +155,20 @@ def local_platform() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageLookup:
-    """Looks for the exact build of a plan, in one repository after another.
+    """Searches for the exact build of a plan, in one repository after another.
 
     `check` is called now and then and raises to stop.
     """
 
     repositories: tuple[ImageRef, ...]
     check: Callable[[], None]
-    #: Images found on the way: other builds of the same build id.
+    #: Images that were found but not used: other builds of the same build id.
     others: list[ImageRef] = field(default_factory=list)
 
     def images(
         self, plan: BuildPlan, lock: LockFile | None, failed: Callable[[NetworkError], object]
     ) -> Iterator[StoredImage]:
-        """Yield the images that hold the build, as they are found. The error of a registry is passed to `failed`.
+        """Yield the images with the build, as they are found. `failed` is called with the error of a registry.
 
         Raises VerificationFailed for a malformed image.
         """
@@ -211,7 +211,7 @@ def native_refusal(plan: BuildPlan) -> Incompatible | None:
     return Incompatible.of(
         "native-pulled",
         f"{plan.build_id} is for the CPU of the machine that builds it",
-        "build it here, or name the instruction sets: `optimize: [avx2, fma]`",
-        why="a wheel of another machine may not run on this machine",
+        "build the wheel on this machine, or name the instruction sets: `optimize: [avx2, fma]`",
+        why="a wheel built on another machine may not run on this machine",
         field="optimize",
     )

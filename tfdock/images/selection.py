@@ -1,7 +1,7 @@
-"""Select finished builds for images: by profile, by wheel or by build id. Their wheels are held open meanwhile.
+"""Select finished builds for images: by profile, by wheel or by build id. The wheels stay open during the context.
 
-Only builds with a record are used: they were built or pulled, and verified. Each wheel is hashed once for the
-image, which shows whether it still matches its record.
+Only builds with a record are used: they were built or pulled, and verified. Each wheel is hashed once for the image.
+The hash shows whether the wheel still matches its record.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BLOCK = 1 << 20
 
 @dataclass
 class WheelSelection:
-    """Selects builds in a wheelhouse. At the end of the context it closes their wheels.
+    """Selects builds in a wheelhouse. At the end of the context, the wheels of the builds are closed.
 
     `plan` plans a profile; `check` is called now and then and raises to stop.
     """
@@ -46,7 +46,7 @@ class WheelSelection:
     check: Callable[[], None]
     _layers: dict[Path, WheelLayer] = field(default_factory=dict)
     _wheels: dict[Path, ImageWheel] = field(default_factory=dict)
-    _unreadable: str = ""  #: Why a record that was found cannot be used; empty if there is no such record.
+    _unreadable: str = ""  #: Why a found record cannot be used; empty if there is no such record.
 
     def __enter__(self) -> WheelSelection:
         return self
@@ -58,7 +58,7 @@ class WheelSelection:
             layer.close()
 
     def stream(self, layer: Descriptor) -> BinaryIO:
-        """Return the bytes of a wheel's layer, seekable. Read only one stream of a wheel at a time."""
+        """Return a seekable stream of a wheel's layer. Read only one stream of a wheel at a time."""
         path = next(path for path, wheel in self._wheels.items() if wheel.layer.digest == layer.digest)
         return self._layers[path].stream()
 
@@ -67,7 +67,7 @@ class WheelSelection:
         return next(path for path, image_wheel in self._wheels.items() if image_wheel.sha256 == wheel.sha256)
 
     def builds(self, names: Iterable[str]) -> tuple[WheelBuild, ...]:
-        """Return the builds of these names, each once.
+        """Return the builds with these names, each build once.
 
         Raises ProfileError (`build-not-here`, `wheel-not-found`), WheelRefused (`wheel-without-record`,
         `wheel-changed`, and problems of a wheel), OSError, and the errors of planning a profile.
@@ -106,7 +106,7 @@ class WheelSelection:
                 return build
         raise WheelRefused.of(
             "wheel-without-record",
-            f"{path} has no record here of how it was built and verified",
+            f"{path} has no build record here",
             "build or pull the wheel, and give its path in the wheelhouse",
             why=self._unreadable,
         )
@@ -131,7 +131,7 @@ class WheelSelection:
                 self._unreadable = f"{file} cannot be used: {error}"
                 continue
             if verified(record) in ("no", "failed"):
-                self._unreadable = f"{file} does not say that its checks have passed"
+                self._unreadable = f"{file} does not say that the wheel passed its checks"
             else:
                 documents.append(_StoredDocument(record=record, document=data))
         return sorted(documents, key=_preference, reverse=True)
@@ -149,7 +149,7 @@ class WheelSelection:
         return None
 
     def wheel(self, path: Path) -> ImageWheel:
-        """Return a wheel, which needs no record. It is opened and hashed at the first call."""
+        """Return a wheel, also without a record. The wheel is opened and hashed at the first call."""
         path = path.absolute()
         if path not in self._wheels:
             self._layers[path] = WheelLayer(path)
@@ -171,15 +171,15 @@ class WheelSelection:
         raise ProfileError.of(
             "build-not-here",
             f"the wheel of {newest.record['build_id']} is no longer in {self.wheelhouse.root}",
-            "build it again: the compiled objects are in the cache",
+            "build the wheel again: the compiled objects are in the cache",
         )
 
     def _not_built_error(self, name: str, build_id: BuildId, *, others: bool) -> ProfileError:
-        here = f"a build of {build_id} that the profile does not plan" if others else f"no build of {build_id}"
+        here = f"a build of {build_id}, but not of this profile's plan" if others else f"no build of {build_id}"
         fix = f"build it first: `tfdock build {name}`"
         return ProfileError.of(
             "build-not-here",
-            f"the wheelhouse {self.wheelhouse.root} holds {here}",
+            f"the wheelhouse {self.wheelhouse.root} has {here}",
             why=self._unreadable,
             fixes=[fix, f"name the finished build by its build id: `{build_id}`"] if others else [fix],
         )
@@ -207,9 +207,9 @@ class _StoredDocument:
 
 
 class WheelLayer:
-    """An open wheel, whose bytes stay the same even if another file gets its name.
+    """An open wheel. Its bytes stay the same even if another file gets its name.
 
-    It is read once for the hash, and streamed after that. Raises OSError.
+    The wheel is read once for the hash, and after that it is streamed. Raises OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -224,7 +224,7 @@ class WheelLayer:
         self._file.close()
 
     def hashed(self, check: Callable[[], None]) -> ImageWheel:
-        """Return the layer of the wheel. Raise `WheelError` if the file is not a wheel. `check` raises to stop."""
+        """Return the wheel with its layer. Raises WheelError if the file is not a wheel. `check` raises to stop."""
         wheel, layer = hashlib.sha256(), hashlib.sha256(self._head)
         self._file.seek(0)
         # Compute both hashes at the same time: hashing releases Python's lock.
@@ -244,7 +244,7 @@ class WheelLayer:
         return ImageWheel(listed=listed, metadata=metadata, size=self.size, layer=descriptor)
 
     def stream(self) -> BinaryIO:
-        """Return the bytes of the layer, seekable. Only one such stream may be read at a time."""
+        """Return a seekable stream of the layer. Only one such stream may be read at a time."""
         return io.BufferedReader(_Joined(self._head, self._file, self.size, self._tail), _BLOCK)
 
 

@@ -1,7 +1,7 @@
-"""Make wheel images: finished wheels as an ordinary OCI image. The same wheels and records give the same bytes. Pure.
+"""Make wheel images: OCI images with finished wheels. The same wheels and records give the same bytes. Pure: no I/O.
 
-Each wheel is a layer of its own, an uncompressed tar. Its header and its end follow from the wheel's name and size
-(`frame`); the rest are the wheel's own bytes. The last layer has the papers:
+Each wheel is a separate layer, an uncompressed tar. The tar's header and end follow from the wheel's name and size
+(`frame`); the rest are the wheel's bytes. The last layer (`papers`) has the rest:
 
     meta/<build id>/record.json                          the record of the build, byte for byte
     simple/index.html, simple/<project>/index.html       an index for pip; its links lead to `../../wheels/`
@@ -9,8 +9,8 @@ Each wheel is a layer of its own, an uncompressed tar. Its header and its end fo
     wheels/<build id>.constraints.txt                    limits pip to these wheels
     wheels/SHA256SUMS                                    of the wheels, as `sha256sum --check` reads it
 
-Any engine can pull the image. It contains no program: `Cmd` is set because `docker create` requires one. The digest
-of its manifest identifies the image.
+Any engine can pull the image. The image contains no program: `Cmd` is set only because `docker create` requires it.
+The manifest digest identifies the image.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from tfdock.wheelhouse.simple_index import METADATA_SUFFIX
 
 ARTIFACT_TYPE = "application/vnd.tfdock.wheels.v1"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
-META, SIMPLE = "meta", "simple"  #: Folders of an image, beside the folder of the wheels.
+META, SIMPLE = "meta", "simple"  #: Further folders in an image, beside the folder of the wheels.
 SUMS = f"{WHEELS}/SHA256SUMS"
 
 MOST_WHEELS = 200
-MOST_PAPERS = 16 << 20  #: The most bytes, packed or unpacked, of the layer with everything except the wheels.
+MOST_PAPERS = 16 << 20  #: The most bytes (packed or unpacked) of the layer with everything except the wheels.
 # PEP 600, PEP 656, and the older names of manylinux; plain `linux` for wheels of one's own.
 _PLATFORM = re.compile(r"(?:(?:many|musl)?linux(?:\d+|_\d+_\d+)?)_([a-z0-9_]+)")
 # The OCI image specification takes Go's names (GOARCH).
-#: Architecture and variant in images, by the architecture in platform tags.
+#: The architecture in platform tags -> architecture and variant in images.
 _ARCHITECTURES = {
     "x86_64": ("amd64", ""),
     "aarch64": ("arm64", ""),
@@ -57,7 +57,7 @@ _ARCHITECTURES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelBuild:
-    """A finished build in an image: its record, the bytes of the record's file, its wheels."""
+    """A finished build in an image: its record, the bytes of the record's file, and its wheels."""
 
     record: Mapping[str, Any]
     document: bytes
@@ -76,7 +76,7 @@ class WheelBuild:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Platform:
-    """A platform as images name it: always Linux; `architecture` is `amd64` or the like."""
+    """A platform, as images name it. The system is always Linux. `architecture`: for example `amd64`."""
 
     architecture: str
     variant: str = ""
@@ -94,13 +94,13 @@ class Platform:
 
 
 def common_platform(files: Iterable[str]) -> Platform:
-    """Return the one platform of wheels with these names; raise ValueError, in words for people."""
+    """Return the common platform of wheels with these names. Raises ValueError, with a message for people."""
     tags = {tag.platform for file in files for tag in parse_wheel_filename(file)[3]}
     machines = {match[1] if (match := _PLATFORM.fullmatch(tag)) else "" for tag in tags}
     known = {_ARCHITECTURES[machine] for machine in machines if machine in _ARCHITECTURES}
     # Refuse a second platform, even an unknown one: an image is for one platform.
     if len(known) != 1 or not machines <= set(_ARCHITECTURES):
-        raise ValueError(f"the platform tags {', '.join(sorted(tags))} name no one architecture of Linux")
+        raise ValueError(f"the platform tags {', '.join(sorted(tags))} do not name exactly one architecture of Linux")
     ((architecture, variant),) = known
     return Platform(architecture=architecture, variant=variant)
 
@@ -125,7 +125,7 @@ def papers(builds: Sequence[WheelBuild]) -> bytes:
 
 
 def sorted_wheels(builds: Iterable[WheelBuild]) -> list[ImageWheel]:
-    """Return the wheels of these builds by name, each once. An image has only one wheel of each name."""
+    """Return the wheels of these builds, by name, each once. An image has only one wheel of each name."""
     wheels = {wheel.file: wheel for build in builds for wheel in build.wheels}
     return [wheels[file] for file in sorted(wheels)]
 
@@ -136,7 +136,7 @@ def sorted_wheels(builds: Iterable[WheelBuild]) -> list[ImageWheel]:
 # No slots: `cached_property` keeps its values in `__dict__`.
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WheelImage:
-    """An image of one build, or of several for one platform, sorted by build id."""
+    """An image of one build, or of several builds for one platform, sorted by build id."""
 
     builds: tuple[WheelBuild, ...]
     platform: Platform
@@ -144,14 +144,14 @@ class WheelImage:
 
     @classmethod
     def of(cls, builds: Iterable[WheelBuild]) -> WheelImage:
-        """Return the image of these builds. Raises ValueError, in words for people, if their platforms differ."""
+        """Return the image of these builds. Raises ValueError (with a message) if their platforms differ."""
         ordered = tuple(sorted(builds, key=lambda build: build.build_id))
         files = (wheel.file for build in ordered for wheel in build.wheels)
         return cls(builds=ordered, platform=common_platform(files))
 
     @cached_property
     def wheels(self) -> tuple[ImageWheel, ...]:
-        """The image's wheels by name, one layer for each, in this order."""
+        """The image's wheels, sorted by name. Each wheel is a layer, in this order."""
         return tuple(sorted_wheels(self.builds))
 
     @cached_property
@@ -179,7 +179,7 @@ class WheelImage:
 
     @cached_property
     def layers(self) -> tuple[Descriptor, ...]:
-        """The image's layers, the papers last."""
+        """The image's layers. The layer with the other files (`papers`) is last."""
         return (*(wheel.layer for wheel in self.wheels), Descriptor.of(LAYER_TYPE, self.papers))
 
     @cached_property
@@ -197,13 +197,13 @@ class WheelImage:
 
     @property
     def small_blobs(self) -> tuple[tuple[Descriptor, bytes], ...]:
-        """The blobs besides the wheels' layers: the papers and the configuration."""
+        """The blobs besides the wheels' layers: the layer `papers` and the configuration."""
         return (self.layers[-1], self.papers), (Descriptor.of(CONFIG_TYPE, self.config), self.config)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageIndex:
-    """Images of one name for different platforms, sorted by platform."""
+    """Images for different platforms under one name, sorted by platform."""
 
     images: tuple[WheelImage, ...]
     media_type: ClassVar = INDEX

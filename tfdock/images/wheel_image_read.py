@@ -1,10 +1,10 @@
-"""Check a wheel image that comes from elsewhere, before a byte of it is used. Pure.
+"""Check a wheel image from an untrusted place, before any byte of the image is used. Pure: no I/O.
 
-Nothing is extracted. The bytes around a wheel in its layer follow from its name and size, so they are compared, not
-interpreted. The papers are read in memory: every member is checked by name and kind, and together they must have the
-bytes that tfdock would write. Manifest, labels, SHA256SUMS and records must agree on every wheel. The code that
-stores a wheel checks whether the wheel's bytes agree. The image's own index and constraints are not used, and not
-checked.
+Nothing is extracted. The bytes around a wheel in its layer follow from the wheel's name and size, so they are
+compared, not interpreted. The layer with the other files (`papers`) is read in memory. Name and kind of every member
+are checked, and the layer must have the bytes that tfdock would write. Manifest, labels, SHA256SUMS and records must
+agree on every wheel. The code that stores a wheel also checks its bytes. The image's own index and constraints are
+neither used nor checked.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tfdock.types import Digest
 from tfdock.wheelhouse.build_record import BUILD_ID, WheelName, read_record
 
 MOST_CONFIG = 1 << 20  #: Bytes of a configuration.
-LARGEST_WHEEL = 8 << 30  #: Bytes; TensorFlow's largest have 0.6 GB.
+LARGEST_WHEEL = 8 << 30  #: The most bytes of a wheel. TensorFlow's largest wheels have 0.6 GB.
 _CONFIG_TYPES = (CONFIG_TYPE, "application/vnd.docker.container.image.v1+json")
 _LAYER_TYPES = (LAYER_TYPE, "application/vnd.docker.image.rootfs.diff.tar", *PACKED_TYPES)
 _SUM_LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
@@ -57,25 +57,25 @@ class FoundBuild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled:
-    """What manifest and configuration state about an image, after a check that they agree.
+    """The facts about an image in its manifest and configuration, after a check that the two agree.
 
-    `platform` is `linux/amd64`.
+    `platform`: for example `linux/amd64`.
     """
 
     platform: str
     labels: Mapping[str, str]
     wheels: tuple[FoundWheel, ...]
-    papers: Descriptor  #: The blob of the layer with everything except the wheels.
-    papers_content: str  #: The digest of the layer's content; it differs if the blob is packed.
+    papers: Descriptor  #: The blob that is the layer with everything except the wheels.
+    papers_content: str  #: The digest of the layer's content. A packed blob has another digest.
 
 
 def is_wheel_image(manifest: Manifest) -> bool:
-    """Return whether a manifest declares an image of wheels; nothing else is checked."""
+    """Return whether a manifest declares an image of wheels. Check nothing else."""
     return manifest.artifact_type == ARTIFACT_TYPE
 
 
 def is_reencoded(config: bytes) -> bool:
-    """Return whether a configuration has the labels of wheels, for a manifest that another tool wrote.
+    """Return whether a configuration has the labels of wheels. Use this if another tool wrote the manifest.
 
     `docker push` and `skopeo copy --format v2s2` write Docker's manifests, without an artifact type or annotations.
     """
@@ -102,22 +102,22 @@ def says_wheels(data: bytes) -> bool:
 
 
 def platforms(data: bytes) -> dict[str, Descriptor]:
-    """Return the manifest of each platform in an index (`linux/amd64`); raise Malformed."""
+    """Return the manifest of each platform (`linux/amd64`) in an index; raise Malformed if the index is invalid."""
     node = parse(dict[str, Any], data)
     rows = node.get("manifests")
     # The OCI image specification lets an index leave out its own media type.
     kind = node.get("mediaType", INDEX)
     if not isinstance(rows, list) or node.get("schemaVersion") != 2 or kind not in (INDEX, DOCKER_LIST):
-        raise Malformed("it is not an index of images")
+        raise Malformed("not an index of images")
     manifests: dict[str, Descriptor] = {}
     for row in rows:
         descriptor = Descriptor.read(row)
         row_platform = row.get("platform")
         platform = _platform(row_platform) if isinstance(row_platform, dict) else ""
         if descriptor.media_type not in (MANIFEST, DOCKER_MANIFEST) or not platform:
-            raise Malformed("it lists something else than images of platforms")
+            raise Malformed("the index lists an entry that is not the image of a platform")
         if platform in manifests:
-            raise Malformed(f"it has two images for {platform}")
+            raise Malformed(f"the index has two images for {platform}")
         manifests[platform] = descriptor
     return manifests
 
@@ -131,7 +131,7 @@ def _platform(node: Mapping[str, Any]) -> str:
 
 
 def machine_platform(machine: str) -> str:
-    """Return the platform of a machine by its kernel's name: `x86_64` is `linux/amd64`; empty if unknown."""
+    """Return the platform for the kernel's name of a machine: `linux/amd64` for `x86_64`; empty if unknown."""
     try:
         return str(common_platform([f"x-0-py3-none-linux_{machine}.whl"]))  # as wheels' names say it
     except ValueError:
@@ -142,16 +142,16 @@ def machine_platform(machine: str) -> str:
 
 
 def read_labels(manifest: Manifest, config: bytes) -> Labelled:
-    """Return an image's description of itself.
+    """Return the facts that an image states about itself.
 
-    Raises Malformed if its parts disagree, or differ from the form that tfdock writes.
+    Raises Malformed if parts of the image disagree, or differ from what tfdock writes.
     """
     node = parse(dict[str, Any], config)
     # Another tool's manifest has Docker's media types and packed layers. Ours has neither.
     own = is_wheel_image(manifest)
     configs, layers = ((CONFIG_TYPE,), (LAYER_TYPE,)) if own else (_CONFIG_TYPES, _LAYER_TYPES)
     if manifest.config.media_type not in configs:
-        raise Malformed("its configuration is not for an image")
+        raise Malformed("the configuration is not that of an image")
     other = [layer.media_type for layer in manifest.layers if layer.media_type not in layers]
     if other:
         raise Malformed(f"a layer has the media type `{other[0]}`, not {' or '.join(f'`{name}`' for name in layers)}")
@@ -159,7 +159,7 @@ def read_labels(manifest: Manifest, config: bytes) -> Labelled:
     rows = _wheel_rows(labels)
     if len(manifest.layers) != len(rows) + 1:
         raise Malformed(
-            f"it names {len(rows)} wheels, and has {len(manifest.layers)} layers for the wheels and the records"
+            f"the image names {len(rows)} wheels, but has {len(manifest.layers)} layers for wheels and records"
         )
     contents = _contents(node, manifest)
     # The last layer, with the papers, has no row.
@@ -168,7 +168,7 @@ def read_labels(manifest: Manifest, config: bytes) -> Labelled:
     )
     platform = _platform(node)
     if platform != _platform_of(wheels):
-        raise Malformed(f"it says that it is for `{platform}`, but its wheels are not")
+        raise Malformed(f"the image declares the platform `{platform}`, but its wheels do not")
     papers = manifest.layers[-1]
     return Labelled(platform=platform, labels=labels, wheels=wheels, papers=papers, papers_content=contents[-1])
 
@@ -184,16 +184,16 @@ def _labels(node: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
     """Return our labels. They are in the configuration, and also in a manifest written by tfdock."""
     config_labels = _config_labels(node)
     if config_labels is None or not all(isinstance(value, str) for value in config_labels.values()):
-        raise Malformed("its configuration has no labels")
+        raise Malformed("the configuration has no labels")
     ours, theirs = (
         {name: value for name, value in each.items() if name.startswith(f"{OWN}.")}
         for each in (config_labels, manifest.annotations if is_wheel_image(manifest) else config_labels)
     )
     for name in sorted({*ours, *theirs}):
         if ours.get(name) != theirs.get(name):
-            raise Malformed(f"label and annotation `{name[:60]!a}` say different things")
+            raise Malformed(f"label and annotation `{name[:60]!a}` have different values")
         if not ours[name].isascii():
-            raise Malformed(f"label `{name[:60]!a}` has letters that tfdock does not write there")
+            raise Malformed(f"label `{name[:60]!a}` has characters outside ASCII, which tfdock does not write")
     return ours
 
 
@@ -208,7 +208,7 @@ def _wheel_rows(labels: Mapping[str, str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = parse(_Wheels, labels.get(f"{OWN}.wheels", ""))
     files = [row["file"] for row in rows]
     if len(set(files)) < len(files):
-        raise Malformed("it lists two wheels of one name")
+        raise Malformed("the labels list two wheels with the same name")
     return rows
 
 
@@ -217,13 +217,13 @@ def _contents(node: Mapping[str, Any], manifest: Manifest) -> list[str]:
     rootfs = node.get("rootfs")
     diffs = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
     if not isinstance(diffs, list) or len(diffs) != len(manifest.layers) or not all(map(is_digest, diffs)):
-        raise Malformed("its configuration and its manifest name different layers")
+        raise Malformed("the configuration and the manifest name different layers")
     # A layer that is not packed is its own content.
     plain = [layer.digest for layer in manifest.layers if layer.media_type not in PACKED_TYPES]
     if not set(plain) <= {diff for diff, layer in zip(diffs, manifest.layers, strict=True) if diff == layer.digest}:
-        raise Malformed("its configuration and its manifest name different layers")
+        raise Malformed("the configuration and the manifest name different layers")
     if len({layer.digest for layer in manifest.layers}) < len(manifest.layers) or len(set(diffs)) < len(diffs):
-        raise Malformed("it lists a layer twice")
+        raise Malformed("the manifest lists a layer twice")
     return diffs
 
 
@@ -234,9 +234,7 @@ def _wheel_of(row: Mapping[str, Any], layer: Descriptor, content: str) -> FoundW
         layer = Descriptor(media_type=LAYER_TYPE, digest=Digest(content), size=size)
     # Check before the download: a layer of another size must have other contents.
     if layer.size != size:
-        raise Malformed(
-            f"the layer of {row['file']} has {layer.size} bytes, but with that wheel it would have {size}"
-        )
+        raise Malformed(f"the layer of {row['file']} has {layer.size} bytes instead of {size}")
     return FoundWheel(file=row["file"], sha256=row["sha256"], size=row["size"], layer=layer, packed=packed)
 
 
@@ -244,28 +242,28 @@ def _wheel_of(row: Mapping[str, Any], layer: Descriptor, content: str) -> FoundW
 
 
 def builds(image: Labelled, layer: bytes) -> tuple[FoundBuild, ...]:
-    """Return the builds of an image, from its layer of records; raise Malformed if anything disagrees."""
+    """Return the builds of an image, from the layer with the records; raise Malformed if anything disagrees."""
     files = dict(members(layer, lambda path: _FOLDER.fullmatch(path) is not None))
     wheels = {wheel.file: wheel for wheel in image.wheels}
     _check_names(files, wheels)
     # Equal bytes leave no room for anything that two readers of tars understand differently.
     if archive(files) != layer:
-        raise Malformed("its layer of records is not packed as tfdock packs it")
+        raise Malformed("the layer with the records differs from what tfdock writes")
     if _sums(files.get(SUMS)) != {wheel.file: wheel.sha256 for wheel in image.wheels}:
-        raise Malformed("SHA256SUMS and the labels do not name the same wheels with the same sums")
+        raise Malformed("SHA256SUMS and the labels disagree about the wheels or their sums")
     # `_check_names` has checked that the second part is a build id.
     records = {path.split("/")[1]: data for path, data in files.items() if path.endswith("/record.json")}
     builds_read = tuple(_build(build_id, read_record(data), wheels) for build_id, data in sorted(records.items()))
     # A wheel that no record names would come without build id, fingerprint and trust domain.
     if {wheel.file for build in builds_read for wheel in build.wheels} != set(wheels):
-        raise Malformed("its records do not name all of its wheels")
+        raise Malformed("the records do not name all wheels of the image")
     _check_labels(image.labels, builds_read)
     return builds_read
 
 
 def _build(build_id: str, record: Mapping[str, Any], wheels: Mapping[str, FoundWheel]) -> FoundBuild:
     if record["build_id"] != build_id:
-        raise Malformed(f"the record of {build_id} is that of {record['build_id']}")
+        raise Malformed(f"the record in the folder {build_id} is for {record['build_id']}")
     for row in record["wheels"]:
         wheel = wheels.get(row["file"])
         if wheel is None or (wheel.sha256, wheel.size) != (row["sha256"], row["size"]):
@@ -279,19 +277,19 @@ def _check_labels(labels: Mapping[str, str], builds: Iterable[FoundBuild]) -> No
     pairs = [(build.build_id, build.fingerprint) for build in builds]
     listed = [labels.get(f"{OWN}.{name}", "").split() for name in ("build-id", "fingerprint")]
     if not pairs or len(listed[0]) != len(listed[1]) or sorted(zip(*listed, strict=True)) != sorted(pairs):
-        raise Malformed("its labels name other builds than its records")
+        raise Malformed("the labels name other builds than the records")
 
 
 def _sums(data: bytes | None) -> dict[str, str]:
     """Return file -> sha256, by the lines of SHA256SUMS."""
     if data is None:
-        raise Malformed(f"it has no {SUMS}")
+        raise Malformed(f"the image has no {SUMS}")
     # Bytes that are not UTF-8 give an invalid wheel name, which is refused.
     lines = [_SUM_LINE.fullmatch(line) for line in data.decode("utf-8", "replace").splitlines()]
     sums = {match[2]: match[1] for match in lines if match}
     # Comparing the count finds invalid lines and repeated names.
     if len(sums) < len(lines):
-        raise Malformed("SHA256SUMS has invalid lines, or a name twice")
+        raise Malformed("SHA256SUMS has invalid lines, or the same name twice")
     return sums
 
 
@@ -299,10 +297,10 @@ def _check_names(files: Mapping[str, bytes], wheels: Iterable[str]) -> None:
     known = {f"{WHEELS}/{wheel}.metadata" for wheel in wheels} | {SUMS, "simple/index.html"}
     for path in files:
         if path not in known and not any(pattern.fullmatch(path) for pattern in _DOCUMENTS):
-            raise Malformed(f"it holds `{path[:100]!a}`, which tfdock does not put there")
+            raise Malformed(f"the image has `{path[:100]!a}`, which tfdock does not write")
 
 
-#: Names that may stand among the papers besides the sums, the index and the wheels' metadata.
+#: Allowed names in the layer `papers`, besides the sums, the index and the wheels' metadata.
 _DOCUMENTS = (
     re.compile(rf"meta/{BUILD_ID.pattern}/record\.json"),
     re.compile(rf"wheels/{BUILD_ID.pattern}\.constraints\.txt"),

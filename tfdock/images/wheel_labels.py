@@ -1,7 +1,7 @@
-"""Make the labels of a wheel image, and the same annotations of its manifest. Pure.
+"""Make the labels of a wheel image. The manifest has the same texts as annotations. Pure: no I/O.
 
-Some labels are standard (`org.opencontainers.image.title`), others are tfdock's own (`io.tfdock.build-id`).
-Values that differ among several builds are listed, with spaces between.
+Some labels are standard (`org.opencontainers.image.title`), others are tfdock's own (`io.tfdock.build-id`). If
+several builds have different values, all values are listed, with spaces between them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tfdock.wheelhouse.build_record import verified
 
 STANDARD, OWN = "org.opencontainers.image", "io.tfdock"  #: Prefixes of labels.
 # 1980, where zip's calendar starts: the same as the times in the wheels.
-#: The creation time in every image, so that the image is the same whenever it is made.
+#: The creation time in every image. It is fixed, so that the same contents always give the same image.
 CREATED = datetime.fromtimestamp(EARLIEST_EPOCH, UTC).isoformat().replace("+00:00", "Z")
 
 
 def labels(records: Sequence[Mapping[str, Any]], wheels: Sequence[ImageWheel]) -> dict[str, str]:
-    """Return the labels of an image of these builds, given by their records, and of all their wheels by name."""
+    """Return the labels of an image. `records` are the records of its builds, `wheels` all its wheels."""
     names = [parse_wheel_filename(wheel.file) for wheel in wheels]
     built = [record for record in records if not is_foreign(record)]
     standard = {
@@ -67,9 +67,9 @@ def _description(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def foreign_record(name: str, wheel: ImageWheel, version: str, python: str, verification: Any) -> Mapping[str, Any]:
-    """Return a stand-in for the record of a wheel from elsewhere: only facts from the wheel itself.
+    """Return a substitute for the record of a wheel from elsewhere. It has only facts from the wheel itself.
 
-    `name` is used as its build id. `python` is the version for the wheel, `verification` the document of its passed
+    `name` is used as the build id. `python` is the version for the wheel, `verification` the document of the passed
     checks.
     """
     choices = {"tensorflow": version, "python": python}
@@ -84,7 +84,7 @@ def foreign_record(name: str, wheel: ImageWheel, version: str, python: str, veri
 
 
 def is_foreign(record: Mapping[str, Any]) -> bool:
-    """Return whether this record was made by `foreign_record`."""
+    """Return whether `foreign_record` made this record."""
     return record.get("foreign") is True
 
 
@@ -118,13 +118,13 @@ def _license(metadata: bytes) -> str:
 
 
 def plan_choices(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the choices of a build's plan; in an untrusted record they may be anything."""
+    """Return the choices of a build's plan. In an untrusted record, their values may be anything."""
     choices = _map(record.get("plan")).get("choices")
     return [choice for choice in choices if isinstance(choice, Mapping)] if isinstance(choices, list) else []
 
 
 def plan_choice(record: Mapping[str, Any], name: str) -> str:
-    """Return the plan's choice for a field; empty if the record lacks it."""
+    """Return the plan's choice for a field; empty if the record has no such choice."""
     choices = (choice for choice in plan_choices(record) if choice.get("field") == name and "value" in choice)
     return next((str(choice["value"]) for choice in choices), "")
 

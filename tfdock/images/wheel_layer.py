@@ -1,7 +1,7 @@
-"""Read and write the layer of a wheel: an uncompressed tar with the folder `wheels/` and the wheel. Pure.
+"""Read and write the layer of a wheel: an uncompressed tar with the folder `wheels/` and the wheel. Pure: no I/O.
 
-The bytes around the wheel's own follow from its name and size, so they are compared when read, not interpreted.
-A layer that another tool packed with gzip is unpacked, within the size that it must have.
+The bytes around the wheel follow from the wheel's name and size, so they are compared when read, not interpreted. A
+layer that another tool packed with gzip is unpacked, but only up to its expected size.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tfdock.oci.plain_tar import BLOCK, END, member_header, padding, read_header
 from tfdock.wheelhouse.simple_index import IndexedWheel
 
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
-#: Layers as `docker push` and skopeo write them.
+#: Media types of layers that `docker push` and skopeo write.
 PACKED_TYPES = (f"{LAYER_TYPE}+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip")
-_UNPACKED = 1 << 20  #: Bytes that are unpacked at once.
-WHEELS = "wheels"  #: The folder of an image that holds its wheels.
+_UNPACKED = 1 << 20  #: How many bytes are unpacked at once.
+WHEELS = "wheels"  #: The folder in an image that contains the wheels.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageWheel:
-    """A wheel in an image: `listed` is its row in an index, `metadata` its METADATA, `size` its bytes.
+    """A wheel in an image. `listed` is its row in an index, `metadata` its METADATA, `size` its size in bytes.
 
-    `layer` is the layer that holds it.
+    `layer` is the layer with the wheel.
     """
 
     listed: IndexedWheel
@@ -48,9 +48,9 @@ class ImageWheel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundWheel:
-    """A wheel of an image: file name, sha256 (64 hexadecimal digits), size in bytes, and the layer that holds it.
+    """A wheel of an image: file name, sha256 (64 hexadecimal digits), size in bytes, and the layer with the wheel.
 
-    `packed` is the blob of a layer that is stored packed; `layer` is then its content.
+    If the layer is stored packed, `packed` is the stored blob, and `layer` its unpacked content.
     """
 
     file: str
@@ -67,9 +67,9 @@ def frame(file: str, size: int) -> tuple[bytes, bytes]:
 
 
 def unpacked(pieces: Iterable[bytes], content: str, most: int) -> Iterator[bytes]:
-    """Yield the content of a layer from its gzip pieces as they come.
+    """Yield the content of a layer from its gzip pieces as they arrive.
 
-    Raises Malformed for content of another digest, for more than `most` bytes, and for data that is not gzip.
+    Raises Malformed for content with another digest, for more than `most` bytes, and for data that is not gzip.
     """
     inflating, sha256, size = zlib.decompressobj(16 + zlib.MAX_WBITS), hashlib.sha256(), 0
     for piece in pieces:
@@ -90,14 +90,13 @@ def unpacked(pieces: Iterable[bytes], content: str, most: int) -> Iterator[bytes
     sha256.update(data)
     yield data
     if not inflating.eof or f"sha256:{sha256.hexdigest()}" != content:
-        raise Malformed(f"a layer does not unpack to {content}, which the configuration names")
+        raise Malformed(f"the unpacked content of a layer does not have the digest {content} of the configuration")
 
 
 def wheel_bytes(wheel: FoundWheel, pieces: Iterable[bytes], start: int = 0) -> Iterator[bytes]:
-    """Yield the bytes of a wheel from the bytes of its layer as they come; raise Malformed if the layer differs.
+    """Yield the bytes of a wheel from the bytes of its layer as they arrive; raise Malformed if the layer differs.
 
-    With `start`, the pieces begin after that many bytes of the wheel; the bytes before the wheel are not checked
-    again.
+    With `start`, the pieces begin after the first `start` bytes of the wheel; the bytes before are not checked again.
     """
     head, tail = frame(wheel.file, wheel.size)
     # A piece may end anywhere: in the head, in the wheel or in the end.
@@ -128,6 +127,6 @@ def _describe_intruder(head: bytes, actual: bytes, file: str) -> str:
     )
     block = actual[start : start + BLOCK]
     if len(block) < BLOCK:
-        return f"another member comes before {file}"
+        return f"the layer has another member before {file}"
     other = read_header(block)
-    return f"`{other.name[:100]!a}` with {other.size} bytes is in the place of {file}"
+    return f"the layer has `{other.name[:100]!a}` ({other.size} bytes) instead of {file}"

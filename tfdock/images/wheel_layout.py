@@ -1,11 +1,11 @@
-"""Lay out a file of wheel images: an OCI image layout in a tar, which `docker load` reads as well. Pure.
+"""Lay out a file of wheel images: an OCI image layout in a tar, which `docker load` can read too. Pure: no I/O.
 
     blobs/sha256/<digest> …    by name: layers, configurations, manifests, indexes
     index.json                 the layout's index: each image once, under its first tag
     manifest.json              the images with all their tags, as Docker's engines read them
     oci-layout                 marks the layout
 
-Its bytes follow from the images alone. Its members are sorted by name, and none occurs twice.
+The bytes of the file depend only on the images. Its members are sorted by name, and no name occurs twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfdock.oci.manifest import INDEX, Descriptor, canonical_json
 from tfdock.oci.plain_tar import member_header
 
 FOLDER = "blobs/sha256"
-REPOSITORY = "tfdock/wheels"  #: The name, before the colon, of images that an engine loads from a file.
+REPOSITORY = "tfdock/wheels"  #: The name (before the colon) of images that an engine loads from a file.
 # The OCI image layout: by this annotation its index gives a manifest a name. containerd and podman take an image's
 # whole name from an annotation of their own.
 _NAME = "org.opencontainers.image.ref.name"
@@ -26,7 +26,7 @@ _WHOLE_NAME = "io.containerd.image.name"
 
 
 def beginning() -> bytes:
-    """Return the bytes that every file of wheel images begins with."""
+    """Return the first bytes of every file of wheel images."""
     return b"".join(member_header(f"{folder}/", None) for folder in ("blobs", FOLDER))
 
 
@@ -38,7 +38,7 @@ def blob_path(blob: Descriptor) -> str:
 def documents(
     images: Iterable[WheelImage], tags: Mapping[str, WheelImage | ImageIndex]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the files after the blobs, in order. In `tags`, an image's own name comes before its other names."""
+    """Yield the files after the blobs, in order. In `tags`, an image's main name comes before its other names."""
     # One descriptor for each manifest: skopeo and podman take a file without a name only if it has a single one.
     own = {content.digest: tag for tag, content in reversed(list(tags.items()))}
     manifests = [_entry(tag, tags[tag]) for tag in sorted(own.values())]

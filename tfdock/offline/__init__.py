@@ -1,6 +1,6 @@
-"""Bundles: everything that builds need, in one file, for a machine without a network.
+"""Bundles: one file with everything that builds need on a machine without a network.
 
-In: plans and a network, or a bundle. Out: a bundle, or a build's inputs in the places where the build looks for them.
+In: plans and a network, or a bundle. Out: a bundle, or a build's inputs in the folders where the build expects them.
 
-`bundle_format` is pure. Imports: `builder` and what is above it.
+`bundle_format` is pure. Imports: `builder` and what `builder` imports.
 """

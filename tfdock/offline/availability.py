@@ -28,12 +28,12 @@ from tfdock.types import ImageRef
 Kind = Literal["base", "source", "bazel", "archive"]
 Status = Literal["there", "gone", "changed", "unreachable", "not-asked"]
 
-_SECONDS = 20.0  #: The most seconds for one answer. TensorFlow's repository lists 10 MB of refs.
+_SECONDS = 20.0  #: The most seconds to wait for an answer. TensorFlow's repository lists 10 MB of refs.
 _AT_ONCE = 16
 _LOOK_SECONDS = 0.5
 _GONE = (404, 410)  #: HTTP statuses of a resource that does not exist (RFC 9110, 15.5).
 _NAME_ANOTHER = "name another image, ref or version in the profile, or add a row in a `--knowledge` folder"
-_LOCK_AGAIN = "find out why it changed; then run `tfdock lock` again, or name the version in the profile"
+_LOCK_AGAIN = "find out why the download changed; then run `tfdock lock` again, or name the version in the profile"
 _ASK_AGAIN = "check the network and proxies, then try again"
 
 
@@ -42,23 +42,23 @@ class Availability:
     """A download of a build, and whether it still exists."""
 
     kind: Kind  #: The kind of download.
-    name: str  #: The image, the ref, the version, or the archive.
-    status: Status  #: Whether it exists now; `changed`: it differs from the lock or the knowledge.
-    found: str = ""  #: The digest, commit or address that was found; else the reason.
+    name: str  #: The name of the image, the ref, the version, or the name of the archive.
+    status: Status  #: Whether the download exists now. `changed`: it differs from the lock or the knowledge.
+    found: str = ""  #: The digest, commit or address that was found; if none was found, the reason.
 
     @property
     def exit_code(self) -> ExitCode:
-        """3 if the download is gone or has changed, 7 if a server was not reached, else 0."""
+        """3 if the download is gone or has changed, 7 if a server could not be reached, otherwise 0."""
         codes = {"gone": ExitCode.INCOMPATIBLE, "changed": ExitCode.INCOMPATIBLE, "unreachable": ExitCode.NETWORK}
         return codes.get(self.status, ExitCode.OK)
 
     @property
     def problem(self) -> Problem:
-        """The problem, for an exit code other than 0."""
+        """The problem. It exists only if the exit code is not 0."""
         code, words, fix = {
             "gone": ("download-gone", "is gone", _NAME_ANOTHER),
             "changed": ("download-changed", "has changed", _LOCK_AGAIN),
-            "unreachable": ("download-unreachable", "could not be asked for", _ASK_AGAIN),
+            "unreachable": ("download-unreachable", "could not be checked", _ASK_AGAIN),
         }[self.status]
         return Problem(code, f"{self.kind} {self.name} {words}: {self.found}", fix)
 
@@ -72,9 +72,9 @@ def ask(
     settings: Settings,
     check: Callable[[], None] = http.no_check,
 ) -> list[list[Availability]]:
-    """Return each build's downloads with their state, checked in parallel. A lock gives the pinned state.
+    """Check the downloads of each build, in parallel; return their states. A lock gives the pinned state.
 
-    `check` is called meanwhile and raises to stop.
+    `check` is called during the check, and raises to stop.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         asked = [
@@ -123,7 +123,7 @@ def _questions(
 
 
 def _not_asked(kind: Kind, name: str, server: str) -> Availability:
-    found = f"only the profile names {server}; `--allow-endpoint {server}` allows this machine to ask it"
+    found = f"only the profile names {server}; `--allow-endpoint {server}` allows this machine to query it"
     return Availability(kind, name, "not-asked", found)
 
 
@@ -160,7 +160,7 @@ def _git(resolution: Resolution, pinned: dict[tuple[str, str], str]) -> Availabi
             return Availability("source", ref, "changed", f"the known commit is {known}, the server has {commit}")
         if commit:
             return Availability("source", ref, "there", commit)
-    found = f"{source.location} has neither a tag nor a branch of that name"
+    found = f"{source.location} has neither a tag nor a branch with this name"
     return Availability("source", ", ".join(source.refs), "gone", found)
 
 
@@ -175,7 +175,7 @@ def _file(kind: Kind, name: str, urls: Sequence[str]) -> Availability:
             reasons.append(f"{url}: {http.failure_reason(error)}")
         else:
             return Availability(kind, name, "there", url)
-    found = "; ".join(reasons) or "no server is known to have it"
+    found = "; ".join(reasons) or "no known server has this download"
     return Availability(kind, name, "gone" if gone else "unreachable", found)
 
 

@@ -22,7 +22,7 @@ _MOST_TEXT = 64 << 20
 
 
 class BundleWriter:
-    """Leaves space for the index, and writes blobs after it. The index needs the blobs' sums, so it comes last."""
+    """Leaves space for the index, and writes blobs after it. The index needs the blobs' sums, so it is last."""
 
     def __init__(self, file: BinaryIO, draft: Index) -> None:
         """`draft` is the index without blobs, with placeholders of the same length for their names."""
@@ -33,7 +33,7 @@ class BundleWriter:
         file.seek(BLOCK + padded_size(self._room))
 
     def add(self, chunks: Iterable[bytes]) -> str:
-        """Write contents, unless the bundle has them already. Return their sha256."""
+        """Write contents, unless the bundle has the same contents already. Return their sha256."""
         file, begin, total = self._file, self._file.tell(), hashlib.sha256()
         file.write(bytes(BLOCK))  # space for the header
         for chunk in chunks:
@@ -55,7 +55,7 @@ class BundleWriter:
         return blob.sha256
 
     def finish(self, index: Index) -> Index:
-        """Write the index into its space, and its sum at the end. Return the index with its blobs."""
+        """Write the index into its space, and its sum at the end of the file. Return the index with its blobs."""
         index = replace(index, blobs=tuple(self._blobs.values()))
         # Blobs that were added twice make the index shorter than its draft. JSON ignores spaces at its end.
         text = bundle_format.to_text(index).ljust(self._room)
@@ -72,14 +72,14 @@ class BundleWriter:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """An open bundle. Its index is checked when it is opened, its blobs when they are read."""
+    """An open bundle. The index is checked when the bundle is opened, a blob when it is read."""
 
     path: Path
     index: Index
     _begin: int  #: The offset in the file at which the index ends.
 
     def chunks(self, sha256: str) -> Iterator[bytes]:
-        """Yield the contents of a blob. The last piece comes only after the sum of all pieces was checked.
+        """Yield the contents of a blob. The last piece is yielded only after the sum of all pieces was checked.
 
         Raises VerificationFailed (`bundle-damaged`) if the blob is damaged.
         """
@@ -116,11 +116,11 @@ class Bundle:
 
 
 def damaged_error(path: Path, why: str) -> VerificationFailed:
-    """Return the error for a bundle that changed since it was written."""
+    """Return the error for a bundle that changed after it was written."""
     return VerificationFailed.of(
         "bundle-damaged",
         f"{path} is damaged: {why}",
-        "copy the bundle again from its original place, and compare `sha256sum` of both copies",
+        "copy the bundle again from the original, and compare the `sha256sum` of both files",
     )
 
 
@@ -130,13 +130,13 @@ def open_bundle(path: Path) -> Bundle:
         with path.open("rb") as file:
             return _read_bundle(path, file)
     except BundleError as error:
-        fix = "give a file made by `tfdock fetch -o`"
+        fix = "give a file that `tfdock fetch -o` made"
         if error.code == "bundle-schema":
-            again = "make it again with this tfdock: `tfdock fetch PROFILE -o bundle.tar`"
+            again = "make the bundle again with this tfdock: `tfdock fetch PROFILE -o bundle.tar`"
             fix = f"use the tfdock that made the bundle, or {again}"
         raise ProfileError.of(error.code, f"{path} is not used: {error}", fix) from None
     except OSError as error:
-        fix = "check its name, owner and mode; `tfdock fetch PROFILE -o bundle.tar` makes a bundle"
+        fix = "check the file's name, owner and mode; `tfdock fetch PROFILE -o bundle.tar` makes a bundle"
         message = f"the bundle {path} cannot be read: {error.strerror}"
         raise ProfileError.of("bundle-unreadable", message, fix) from error
 
@@ -155,12 +155,12 @@ def _read_bundle(path: Path, file: BinaryIO) -> Bundle:
         # Another schema may have another layout. In all other cases, a changed index counts as damage.
         if is_complete or error.code == "bundle-schema":
             raise
-        raise damaged_error(path, "its index has changed since it was written") from None
+        raise damaged_error(path, "the index changed after it was written") from None
     length = begin + index.length
     if file_size < length:
-        raise damaged_error(path, f"it is incomplete: it has {file_size:,} of its {length:,} bytes")
+        raise damaged_error(path, f"the file is incomplete: it has only {file_size:,} of {length:,} bytes")
     if not is_complete or file_size > length:
-        raise damaged_error(path, "its index has changed since it was written")
+        raise damaged_error(path, "the index changed after it was written")
     return Bundle(path, index, begin)
 
 
@@ -171,7 +171,7 @@ def _end(text: bytes) -> bytes:
 
 
 def file_chunks(path: Path, check: Callable[[], None]) -> Iterator[bytes]:
-    """Yield a file's contents in pieces. `check` is called between them, and may raise."""
+    """Yield a file's contents in pieces. `check` is called between the pieces, and may raise."""
     with path.open("rb") as file:
         while piece := file.read(_PIECE):
             check()

@@ -1,11 +1,11 @@
-"""The format of bundles: all inputs of builds in one tar file. No byte of a bundle is trusted unchecked.
+"""The format of bundles: a tar file with all inputs of builds. Every byte of a bundle is checked before use.
 
     index.json          the list of contents, and the builds that need them; padded with spaces
     blobs/<sha256> …    regular files in the order of the index, each named by the sha256 of its contents
     index.sha256        the sha256 of the index and its padding
 
-The index gives the place of every byte. So no tar header is interpreted: if a header differs from tfdock's own, the
-file is damaged. Pure: `tfdock.offline.bundle_file` reads and writes the file.
+The index determines the place of every byte. So tar headers are compared, not interpreted: if a header differs from
+tfdock's, the file is damaged. Pure: `tfdock.offline.bundle_file` reads and writes the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tfdock.wheelhouse.build_record import WheelName
 
 SCHEMA = "tfdock.bundle/1"
 INDEX, SUM = "index.json", "index.sha256"
-SUM_SIZE = 65  #: Bytes: 64 hexadecimal digits and a line end.
+SUM_SIZE = 65  #: The size in bytes: 64 hexadecimal digits and a line end.
 # Bytes. A header can claim any size, and the index is read before its sum is checked.
 LONGEST_INDEX = 64 << 20
 # Bazel's names: `file` is the download, and each `id-…` is an empty marker for a name of the download.
@@ -31,7 +31,7 @@ _CACHED = r"content_addressable/sha256/([0-9a-f]{64})/(file|id-[0-9a-f]{64})"
 
 
 class BundleError(Exception):
-    """The file is not a bundle, or the bundle cannot be trusted. `code` is a problem code."""
+    """The file is not a bundle, or the bundle cannot be trusted. `code` is the code of the problem."""
 
     def __init__(self, message: str, code: str = "bundle-malformed") -> None:
         self.code = code
@@ -51,9 +51,9 @@ ImageName = Annotated[str, matching(r"tfdock/bundle:[0-9a-f]{24}")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """The contents of a file in a bundle."""
+    """A blob: a file in a bundle."""
 
-    sha256: Sha256  #: 64 hexadecimal digits; they name the blob.
+    sha256: Sha256  #: 64 hexadecimal digits: the name of the blob.
     size: Size  #: Bytes.
 
     @property
@@ -67,7 +67,7 @@ class BundledImage:
     """An image in the archive of images."""
 
     name: ImageName  #: The name of the image in the bundle.
-    id: Line  #: The id of the image on the engine that saved it.
+    id: Line  #: The image's id on the engine that saved the image.
     size: Size  #: Bytes.
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class BundledImage:
 class BundledRuntime:
     """The image in which the wheel is tried."""
 
-    reference: Line  #: The name that a build requests.
+    reference: Line  #: The name under which a build requests the image.
     image: BundledImage  #: The image.
 
 
@@ -89,25 +89,25 @@ class Wheels:
     """The requirements of a finished wheel."""
 
     python_tag: Line  #: The Python of these requirements, such as `cp311`.
-    requirements: tuple[Line, ...]  #: The requirements that the wheel will have.
+    requirements: tuple[Line, ...]  #: The requirements that the finished wheel will have.
     limits: tuple[Line, ...]  #: Extra limits on versions.
-    files: Mapping[WheelName, Sha256]  #: File name of each wheel to its blob.
+    files: Mapping[WheelName, Sha256]  #: File name of each wheel -> its blob.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileTexts:
-    """A profile as tfdock read it."""
+    """A profile, as tfdock read it when the bundle was made."""
 
     file: Line  #: The name of the profile's file.
     text: Sha256  #: The blob with the profile's text.
-    extended: Mapping[Line, Sha256]  #: Name of each extended profile to its blob.
-    patches: Mapping[Line, Sha256]  #: Name of each patch to its blob.
+    extended: Mapping[Line, Sha256]  #: Name of each extended profile -> its blob.
+    patches: Mapping[Line, Sha256]  #: Name of each patch -> its blob.
     tree: Sha256 | None  #: The tree hash of a local checkout.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundledBuild:
-    """One build: its identity, its image and its downloads. Every sha256 except the fingerprint names a blob."""
+    """One build: its identity, image and downloads. Every sha256 except the fingerprint is the name of a blob."""
 
     build_id: SafeBuildId  #: The build id.
     fingerprint: Sha256  #: The build's fingerprint.
@@ -118,29 +118,29 @@ class BundledBuild:
     source_ref: Line | None  #: The tag or branch of the source.
     runtime: BundledRuntime | None  #: The image in which the wheel is tried.
     wheels: Wheels | None  #: The requirements of the finished wheel.
-    external: Sha256 | None  #: The blob with files that repository rules fetched outside Bazel's cache.
+    external: Sha256 | None  #: The blob with files of repository rules that are not in Bazel's cache.
 
     @property
     def images(self) -> tuple[BundledImage, ...]:
-        """The images of the build: the image that builds, and the image of the trial."""
+        """The images of the build: the image that builds, and (if any) the image for the trial."""
         return (self.image, *((self.runtime.image,) if self.runtime else ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """The index of a bundle (`index.json`). A sha256 names each blob."""
+    """The index of a bundle (`index.json`). The name of a blob is its sha256."""
 
     schema: Annotated[str, SCHEMA.__eq__] = SCHEMA  #: The kind and version of this document.
     tfdock: Line  #: The version of tfdock that wrote the bundle.
     knowledge: Line  #: The digest of the knowledge base.
     builds: tuple[BundledBuild, ...]  #: The builds in the bundle.
-    images: Sha256  #: The blob with all images, an archive as `docker save` makes it.
-    repository: Mapping[CachedPath, Sha256]  #: Each path in Bazel's repository cache to its blob.
-    blobs: tuple[Blob, ...] = field(default=())  #: Every blob, in the order of the file.
+    images: Sha256  #: The blob with all images: an archive like those of `docker save`.
+    repository: Mapping[CachedPath, Sha256]  #: Each path in Bazel's repository cache -> the blob with the file.
+    blobs: tuple[Blob, ...] = field(default=())  #: All blobs, in the order in which they are in the file.
 
     @property
     def offsets(self) -> dict[str, int]:
-        """The offsets of each blob's bytes from the end of the index, and of `SUM`."""
+        """The offset of each blob's bytes, and of `SUM`, counted from the end of the index."""
         offsets, place = {}, 0
         for blob in self.blobs:
             offsets[blob.sha256] = place + BLOCK
@@ -158,18 +158,18 @@ class Index:
 
 
 def header(name: str, size: int) -> bytes:
-    """Return a member's header: always one block, even for sizes above the limit of ustar."""
+    """Return a member's tar header. It is always one block, even for sizes above the limit of ustar."""
     # GNU's binary form holds sizes of 8 GiB and more in the same block; PAX would need two further blocks.
     return member_header(name, size, gnu=True)
 
 
 def image_name(image: str) -> str:
-    """Return the name of an image in a bundle. It contains the id, so that no two images share a name."""
+    """Return the name of an image in a bundle. The name contains the image's id, so no two images share a name."""
     return f"tfdock/bundle:{image.removeprefix('sha256:')[:24]}"
 
 
 def cached_sha256(path: str) -> str | None:
-    """Return the sha256 that a path in Bazel's repository cache requires: empty for a marker, None elsewhere."""
+    """Return the sha256 in a path of Bazel's repository cache. A marker has an empty one, any other path None."""
     match = re.fullmatch(_CACHED, path)
     return match and (match[1] if match[2] == "file" else "")
 
@@ -188,10 +188,10 @@ def index_size(block: bytes) -> int:
     try:
         size = tarfile.TarInfo.frombuf(block, "utf-8", "strict").size
     except (tarfile.TarError, UnicodeError):
-        raise BundleError("it is not a tar archive") from None
+        raise BundleError("the file is not a tar archive") from None
     # `tarfile` also reads headers that tfdock never writes, so compare the whole block.
     if not 0 < size <= LONGEST_INDEX or header(INDEX, size) != block:
-        raise BundleError(f"it does not begin with {INDEX}")
+        raise BundleError(f"the file does not begin with {INDEX}")
     return size
 
 
@@ -201,10 +201,10 @@ def from_text(text: bytes) -> Index:
         # A later schema may have other fields.
         schema = parse(_Schema, text).schema
         if schema != SCHEMA:
-            raise BundleError(f"its schema is {schema[:40]}, and this tfdock reads {SCHEMA}", "bundle-schema")
+            raise BundleError(f"the schema is {schema[:40]}, but this tfdock reads only {SCHEMA}", "bundle-schema")
         return _checked(parse(Index, text))
     except Malformed as error:
-        raise BundleError(f"its index is invalid: {error}") from None
+        raise BundleError(f"the index is invalid: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,13 +215,13 @@ class _Schema:
 def _checked(index: Index) -> Index:
     digests = {blob.sha256 for blob in index.blobs}
     if len(digests) != len(index.blobs):
-        raise Malformed("its index lists a blob twice")
+        raise Malformed("a blob is listed twice")
     missing = [name for name in named_blobs(index) if name not in digests]
     if missing:
-        raise Malformed(f"{missing[0][:12]} is not among its blobs")
+        raise Malformed(f"the blob {missing[0][:12]} is missing")
     ids = {build.build_id for build in index.builds}
     if not ids or len(ids) != len(index.builds):
-        raise Malformed("it has no build, or lists a build twice")
+        raise Malformed("no build is listed, or a build is listed twice")
     for path, blob in index.repository.items():
         # Bazel finds a cached file by its path: under a wrong sha256, it would use the wrong download.
         if cached_sha256(path) not in ("", blob):
@@ -230,7 +230,7 @@ def _checked(index: Index) -> Index:
 
 
 def named_blobs(index: Index) -> Iterator[str]:
-    """Yield every sha256 of the index that must name a blob."""
+    """Yield every sha256 in the index that must be the name of a blob."""
     yield index.images
     yield from index.repository.values()
     for build in index.builds:

@@ -1,4 +1,4 @@
-"""Write a bundle: an index, then one blob for each gathered file, then the images."""
+"""Write a bundle: the index, then a blob for each collected file, then the images."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tfdock.run.results import copy_from_folder
 from tfdock.run.supervisor import Supervisor
 from tfdock.types import BuildId
 
-REPOSITORY = "repository"  #: The name of the folder of a bundle's downloads. Containers write to it.
-NAME = BuildId("bundle")  #: The build id in events and in the journal while a bundle is made.
+REPOSITORY = "repository"  #: The name of the folder for a bundle's downloads. Containers write to this folder.
+NAME = BuildId("bundle")  #: Stands for a build id, in events and in the journal, while a bundle is made.
 _GIB = 1 << 30
-_REPORT_EVERY = 1 << 28  #: Bytes written between two progress messages.
+_REPORT_EVERY = 1 << 28  #: How many bytes are written between two progress messages.
 _UNWRITTEN = "0" * 64  #: A placeholder for the sha256 of contents that are not written yet.
 
 
@@ -60,7 +60,7 @@ class PackedInputs:
 
 @dataclass(frozen=True, slots=True)
 class BundleWorkFolder:
-    """The places where a bundle is made: a folder in the cache, and the file that becomes the bundle."""
+    """The work folder of a bundle: a folder in the cache, and the file that becomes the bundle."""
 
     supervisor: Supervisor
     folder: Path
@@ -69,7 +69,7 @@ class BundleWorkFolder:
 
 @dataclass
 class BundlePacker:
-    """Writes one bundle to `target`. `knowledge` is the version of the knowledge base that made the plans."""
+    """Writes one bundle to `target`. `knowledge` is the version of the knowledge base used for the plans."""
 
     target: Path
     work: BundleWorkFolder
@@ -77,7 +77,7 @@ class BundlePacker:
     knowledge: str
 
     def write(self) -> WrittenBundle:
-        """Write the bundle under another name, and move it to `target` when it is complete."""
+        """Write the bundle under another name. Move it to `target` when it is complete."""
         work = self.work
         images = _images(self.packed)
         # List the files only once, because index and blobs must agree.
@@ -152,7 +152,7 @@ class BundlePacker:
         check_space(
             self.work.file.parent,
             need,
-            lambda free: f"{folder} has {gib(free)} left, and the bundle takes {gib(need)} or more",
+            lambda free: f"{folder} has {gib(free)} left, but the bundle needs {gib(need)} or more",
             "free space on that disk, or write the bundle elsewhere: `-o /elsewhere/bundle.tar`",
         )
 
@@ -250,6 +250,6 @@ def _checked_archive(chunks: Iterable[bytes]) -> Iterator[bytes]:
     if len(end) < len(END) or end.strip(b"\0"):
         raise EngineLost.of(
             "engine-lost",
-            "the engine stopped before it had saved all images",
+            "the engine stopped before all images were saved",
             "check the engine's disk and its log, then run the same command again",
         )

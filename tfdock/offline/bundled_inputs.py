@@ -1,4 +1,4 @@
-"""Build from a bundle, without a network: plan its profiles, and put its contents where builds look for them."""
+"""Build from a bundle, without a network: plan its profiles, and put its contents where builds expect them."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from tfdock.verify.trial_container import dependencies_folder
 
 @dataclass
 class SharedInputs:
-    """The inputs of several builds from one bundle. All are unpacked once, when the first build needs them."""
+    """The inputs of several builds from one bundle. All inputs are unpacked once, when the first build needs them."""
 
     bundle: Bundle
     builds: tuple[BundledBuild, ...]
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _done: bool = False
-    #: The images' ids on the engine, by their names in the bundle. Another bundle may take over a name later.
+    #: Name of an image in the bundle -> its id on the engine. Another bundle may later take over the name.
     ids: Mapping[str, str] = field(default_factory=dict)
 
     def provide(self, supervisor: Supervisor, settings: Settings) -> None:
-        """Load the images, and fill the repository cache and the wheels' folders. Existing files stay.
+        """Load the images. Put files into the repository cache and the wheels' folders; existing files stay.
 
         Raises VerificationFailed (`bundle-damaged`), DiskFull, and the engine's errors.
         """
@@ -87,8 +87,8 @@ class SharedInputs:
             if info is None:
                 raise EngineError.of(
                     "image-archive-refused",
-                    f"the engine took the bundle's images, but {image.name} is not there",
-                    "make the bundle again with the kind of engine that will build from the bundle",
+                    f"the engine loaded the bundle's images, but {image.name} is missing",
+                    "make the bundle again, with the same kind of engine (Docker, podman) as here",
                 )
             ids[image.name] = info.id
         return ids
@@ -103,14 +103,14 @@ class SharedInputs:
         own = {image.name for build in self.bundle.index.builds for image in build.images}
         try:
             strange = sorted(set(image_names(self.bundle.chunks(self.bundle.index.images))) - own)
-            trouble = f"its images would get further names: {', '.join(strange[:3])}" if strange else ""
+            trouble = f"the images would get further names: {', '.join(strange[:3])}" if strange else ""
         # A stranger may have made the archive: any value in its documents may have any type.
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            trouble = f"its images are not an archive of images: {error}"
+            trouble = f"the images are not a valid archive: {error}"
         if trouble:
             raise VerificationFailed.of(
                 "bundle-damaged",
-                f"{self.bundle.path.name} is not a bundle of tfdock's: {trouble}",
+                f"{self.bundle.path.name} is not a bundle that tfdock made: {trouble}",
                 "make the bundle again with `tfdock fetch -o`, and use only bundles from people that you trust",
             )
 
@@ -122,8 +122,8 @@ class SharedInputs:
                 root,
                 2 * size,
                 lambda free: (
-                    f"the engine's data ({root}) has {gib(free)} left, and loading the bundle's "
-                    f"images takes {gib(2 * size)}"
+                    f"the disk of the engine's data ({root}) has {gib(free)} left, but loading the bundle's "
+                    f"images needs {gib(2 * size)}"
                 ),
                 "free space on that disk, for example with `docker system prune`",
             )
@@ -175,23 +175,23 @@ class SharedInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildInputs:
-    """What one build needs, read from a bundle."""
+    """The inputs of one build, read from a bundle."""
 
     shared: SharedInputs
     build: BundledBuild
-    identity: str  #: The sha256 of the bundle's archive of images. It is checked when the archive is read.
+    identity: str  #: The sha256 of the bundle's image archive. The sum is checked when the archive is read.
     image_name: str  #: The name of the image that builds, for people.
-    base_digest: str | None  #: The digest of the base image of the image that builds.
-    source_ref: str | None  #: The ref of the source that the image holds.
+    base_digest: str | None  #: The digest of the base image (of the image that builds).
+    source_ref: str | None  #: The ref of the source in the image.
 
     @property
     def images(self) -> Mapping[str, str]:
-        """The images' ids on the engine, by the references in profiles."""
+        """Reference of an image in the profile -> the image's id on the engine."""
         runtime = self.build.runtime
         return {runtime.reference: self.shared.ids[runtime.image.name]} if runtime else {}
 
     def provide(self, supervisor: Supervisor, settings: Settings) -> None:
-        """Put the bundle's contents where builds look for them, once for all builds of the bundle."""
+        """Put the bundle's contents where builds expect them. Do this once for all builds of the bundle."""
         self.shared.provide(supervisor, settings)
 
     @property
@@ -200,7 +200,7 @@ class BuildInputs:
         return self.shared.ids[self.build.image.name]
 
     def external(self) -> Iterator[bytes] | None:
-        """Return the archive of the files that repository rules fetched outside Bazel's cache, if there is one."""
+        """Return the archive of files of repository rules that are not in Bazel's cache; None if there is none."""
         return self.shared.bundle.chunks(self.build.external) if self.build.external else None
 
 
@@ -231,8 +231,8 @@ def _find_build(bundle: Bundle, name: str, preparer: Preparer) -> tuple[BundledB
     if prepared.plan.build_id not in builds:
         raise ProfileError.of(
             "bundle-lacks-build",
-            f"{bundle.path} has no {prepared.plan.build_id}; it has {', '.join(builds) or 'nothing'}",
-            "leave the profile out to build everything in the bundle, name one of its builds, or make another "
+            f"{bundle.path} has no build {prepared.plan.build_id}; it has {', '.join(builds) or 'none'}",
+            "leave the profile out to build everything in the bundle, name a build of the bundle, or make another "
             "bundle: "
             f"`tfdock fetch {name} -o bundle.tar`",
             file=prepared.file,
@@ -296,18 +296,18 @@ def _outdated_error(bundle: Bundle, build: BundledBuild, prepared: PreparedBuild
     index = bundle.index
     # The widest cause first: another tfdock also has another knowledge base, and both change plans.
     if index.tfdock != __version__:
-        why = f"it was made by tfdock {index.tfdock}, and this is {__version__}"
+        why = f"tfdock {index.tfdock} made the bundle, and this is tfdock {__version__}"
     elif index.knowledge != knowledge:
-        why = f"it was made with the knowledge {index.knowledge}, and here is {knowledge}"
+        why = f"the bundle was made with the knowledge {index.knowledge}, but this is {knowledge}"
     else:
-        why = "the profile, its source or its patches have changed since it was made"
+        why = "the profile, its source or its patches have changed since the bundle was made"
     return Incompatible.of(
         "bundle-outdated",
         f"{bundle.path} is out of date for {build.build_id}: {why}",
         (
             "make the bundle again on a machine with a network",
-            f"build the profile in the bundle: `tfdock build --from {bundle.path} {build.build_id}` with the tfdock "
-            "and the knowledge that made it",
+            f"build the bundled profile, `tfdock build --from {bundle.path} {build.build_id}`, with the tfdock "
+            "and the knowledge that made the bundle",
         ),
         file=prepared.file,
     )

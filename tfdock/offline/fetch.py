@@ -1,4 +1,4 @@
-"""Make bundles: gather images, downloads and pins of profiles; try them without a network; write one file."""
+"""Make bundles: collect images, downloads and pins of profiles; try them without a network; write one file."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _MOST_REQUIRED = 1 << 20  #: The most bytes of `requirements.json`.
 
 
 def warm(prepared: PreparedBuild, session: BuildSession, listen: Listener) -> None:
-    """Make a profile's image, and fetch its build's downloads into the caches of this machine."""
+    """Build a profile's image, and fetch its build's downloads into the caches of this machine."""
     build.fetch(session, BuildRequest(prepared=prepared), listen, lambda *_: None)
 
 
@@ -58,7 +58,7 @@ def warm(prepared: PreparedBuild, session: BuildSession, listen: Listener) -> No
 
 @dataclass
 class Bundler:
-    """Makes one bundle. `locked`: use the locks beside the profiles instead of gathering new pins."""
+    """Makes one bundle. With `locked`, use the locks beside the profiles instead of new pins."""
 
     target: Path
     preparer: Preparer
@@ -67,7 +67,7 @@ class Bundler:
     locked: bool = False
 
     def make(self, names: Sequence[str]) -> WrittenBundle:
-        """Gather the profiles' inputs and write the bundle. An existing bundle is replaced in one step, or stays."""
+        """Collect the profiles' inputs and write the bundle. An existing bundle is replaced in one step, or stays."""
         # Check before any download: a name that another file has is refused at once.
         check_target(self.target, "bundle-name-taken", _is_bundle)
         try:
@@ -181,16 +181,16 @@ class Bundler:
         packed = container_beside(run, image, "pack", packing(), EXTERNAL)
         unpacked = container_beside(run, image, "unpack", unpacking(), given=run.folders.results)
         if not (
-            self._runs(run, packed, "what repository rules fetched")
+            self._runs(run, packed, "the files that repository rules fetched")
             and self._runs(run, _with_output(run, unpacked, "again"), "the same unpacked")
-            and self._runs(run, _with_output(run, fetch, "again"), "fetch without a network, from what rules fetched")
+            and self._runs(run, _with_output(run, fetch, "again"), "fetch without a network, with the rules' files")
         ):
             said = last_line("\n".join(run.supervisor.output.errors or run.supervisor.output.tail))
             raise BuildFailed.of(
                 "bundle-incomplete",
-                f"{plan.build_id} cannot be fetched without a network, from the downloads of a fetch with a "
-                f"network: {said[:300]}",
-                "its source downloads files again in each fetch; give these downloads a sha256 in the source, or "
+                f"{plan.build_id} cannot be fetched without a network, although a fetch with a "
+                f"network has run: {said[:300]}",
+                "the source downloads files again in each fetch; give these downloads a sha256 in the source, or "
                 "build it on a machine with a network",
             )
         target = work.folder / f"{plan.build_id}.external"
@@ -211,8 +211,8 @@ class Bundler:
         plan, requirements_and_limits = run.plan, self._requirements(run, image)
         if requirements_and_limits is None:
             self._notice(
-                f"{plan.build_id}: the requirements of its wheel are only known after a build; for a trial without "
-                "a network, build it once and make the bundle again with the same `--wheelhouse`"
+                f"{plan.build_id}: the requirements of the wheel are known only after a build; for a trial without "
+                "a network, build the wheel once, and make the bundle again with the same `--wheelhouse`"
             )
             return inputs
         lines, limits = requirements_and_limits
@@ -282,7 +282,7 @@ def _check_build_ids(packed: Sequence[PackedInputs]) -> None:
         first_file = files.setdefault(build_id, file)
         if first_file != file:
             message = f"{first_file} and {file} have the same build id, {build_id}"
-            raise ProfileError.of("build-id-twice", message, "put them into two bundles", file=file)
+            raise ProfileError.of("build-id-twice", message, "put the two profiles into two bundles", file=file)
 
 
 def _is_bundle(file: BinaryIO) -> bool:

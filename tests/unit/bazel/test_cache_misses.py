@@ -74,7 +74,7 @@ def test_equal_builds_differ_in_nothing() -> None:
         (["--config=opt", "--copt=-O2", "--copt=-O3"], ["`--copt=-O3` was added"]),
         (["--config=opt"], ["`--copt=-O2` was removed"]),
         (["--config=opt", "--copt=-O3"], ["`--copt=-O2` -> `--copt=-O3`"]),
-        (["--copt=-O2", "--config=opt"], ["the flags have another order"]),
+        (["--copt=-O2", "--config=opt"], ["the order of the flags changed"]),
         (["--config=opt", "--copt=-O2", "--copt=-O2"], ["`--copt=-O2` was added"]),
         (["--config=opt", "--copt=-O2", "--action_env=X=1"], ["`--action_env=X=1` was added"]),
     ],
@@ -110,7 +110,7 @@ def test_the_toolchain_is_told_by_package_tool_and_bazel() -> None:
         "package g++-12 12.2.0-14 -> 12.2.0-15",
         "package libc6 2.36-9 amd64 -> 2.36-9 arm64",
         "package new 1.0 was added",
-        "toolchain key e15ed4792ec563ec -> f000000000000000: another disk cache, which shares nothing",
+        "toolchain key e15ed4792ec563ec -> f000000000000000: the build uses another disk cache",
     ]
 
 
@@ -118,13 +118,13 @@ def test_other_files_of_the_image_and_cachebusters_are_told() -> None:
     before, after = inputs(f"{TOOLCHAIN}files aa\n"), inputs(f"{TOOLCHAIN}files bb\ncachebuster X\n")
     assert texts(after, before) == [
         "cachebuster X was added",
-        "files of the image outside of packages changed",
+        "files of the image that belong to no package changed",
     ]
 
 
 def test_of_many_packages_three_are_named() -> None:
     lines = "".join(f"package p{number} 2 all\n" for number in range(9))
-    assert texts(inputs(TOOLCHAIN + lines))[-2:] == ["package p2 2 was added", "and 6 more of its packages"]
+    assert texts(inputs(TOOLCHAIN + lines))[-2:] == ["package p2 2 was added", "6 more packages differ"]
 
 
 def test_the_base_image_is_told_by_its_digest() -> None:
@@ -202,7 +202,7 @@ def test_a_cold_build_is_told_what_differs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("empty", "said"), [(True, "its disk cache was empty"), (False, "part of the cache was pruned")]
+    ("empty", "said"), [(True, "the disk cache was empty"), (False, "part of the cache was pruned")]
 )
 def test_where_nothing_differs_that_is_said_with_the_likely_cause(empty: bool, said: str) -> None:
     (sentence,) = explain(inputs(), (record(), BEFORE), executed=9, cache_was_empty=empty).sentences
@@ -212,7 +212,7 @@ def test_where_nothing_differs_that_is_said_with_the_likely_cause(empty: bool, s
 
 def test_without_an_earlier_build_nothing_is_compared() -> None:
     told = explain(inputs(), None, executed=9, cache_was_empty=True)
-    assert told.sentences == ("this wheelhouse has no earlier build of it",)
+    assert told.sentences == ("this wheelhouse has no earlier build to compare with",)
     assert told.since is None
     assert explain(inputs(), None, executed=0, cache_was_empty=False).sentences == ()
 
@@ -226,10 +226,8 @@ def test_what_an_older_record_does_not_say_is_not_claimed() -> None:
         "the files of the image's context",
         "the files of the checkout",
     )
-    assert (
-        "(system packages and tools, the files of the image's context and the files of the checkout could not be)"
-        in (told.sentences[0])
-    )
+    parts = "system packages and tools, the files of the image's context and the files of the checkout"
+    assert f"({parts} could not be compared)" in told.sentences[0]
 
 
 # --- which build it is compared with --------------------------------------------------------------------------------

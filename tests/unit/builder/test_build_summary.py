@@ -101,7 +101,7 @@ def test_the_account_of_a_cold_build(staged: Staged, house: Wheelhouse, version:
     assert found["executed_by_mnemonic"] == {"CppCompile": 3, "CppLink": 1, "Genrule": 1}
     assert found["slowest"][0]["name"] == "Compiling prog.cc"
     assert found["critical_path"]["actions"][-1]["name"] == "Executing genrule //:gen"
-    assert found["why"]["sentences"] == ("this wheelhouse has no earlier build of it",)
+    assert found["why"]["sentences"] == ("this wheelhouse has no earlier build to compare with",)
     assert found == json.loads(json.dumps(found)) | {"why": found["why"]}
 
 

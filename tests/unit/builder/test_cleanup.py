@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_written_to_is_named_with_the_reason(
     check_writable(ordinary / "disk", 1)  # not so deep
     for folder in ("disk", "link"):
         said = refused(ordinary / folder)
-        assert f"cannot write to {deep}: its mode is dr-xr-xr-x" in said
+        assert f"cannot write to {deep}: the mode is dr-xr-xr-x" in said
         assert "chmod" in said
     monkeypatch.setattr(os, "geteuid", lambda: USER + 1)
     assert "was a build run as another user? `sudo chown" in refused(ordinary / "disk")

@@ -221,7 +221,10 @@ def test_what_killed_runs_left_is_removed_where_that_is_asked_for(settings: Sett
 def test_what_cannot_be_removed_now_says_why(settings: Settings, tmp_path: Path) -> None:
     abandoned(settings, tmp_path, engine="another")
     (check,) = fixed(settings, engine())
-    assert (check.status, check.found) == ("warning", f"{RUN} is still there: its containers are on another engine")
+    assert (check.status, check.found) == (
+        "warning",
+        f"{RUN} is still there: the run's containers are on another engine",
+    )
     (check,) = fixed(settings, gone())
     assert "once the engine answers" in check.fix
     assert journal.killed_runs(settings.state_dir) != []

@@ -48,7 +48,7 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_without_docker_the_socket_of_podman_is_taken_and_named(podman: Path) -> None:
     found = find_address(None)
     assert found.url == f"unix://{podman}"
-    assert "podman of this user" in str(found)
+    assert "this user's podman" in str(found)
     assert f"nothing answers at {DEFAULT}" in str(found)
 
 
@@ -100,7 +100,7 @@ def test_certificates_that_are_not_there_are_named_with_their_folder(
     with pytest.raises(EngineUnavailable) as caught:
         find_address(None)
     (problem,) = caught.value.problems
-    assert f"{tmp_path / (folder or '.docker')} has no `cert.pem`" in problem.message
+    assert f"{tmp_path / (folder or '.docker')} does not have `cert.pem`" in problem.message
     assert "DOCKER_CERT_PATH" in problem.fix
     # A Unix socket needs none.
     monkeypatch.setenv("DOCKER_HOST", "unix:///var/run/docker.sock")

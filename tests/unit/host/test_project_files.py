@@ -177,7 +177,7 @@ def test_a_checkout_that_holds_the_home_folder_is_refused(
     for folder in (home, home.parent):
         (folder / "configure").write_text("")
     problem = outside(put(home, "path", path, "x.yaml"), *allowed)
-    assert path != "." or "holds your home folder" in problem.message
+    assert path != "." or "contains your home folder" in problem.message
     read(put(home, "path", "tensorflow", "x.yaml"), *allowed)
 
 

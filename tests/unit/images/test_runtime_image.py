@@ -142,8 +142,8 @@ def test_what_nobody_packs_is_said_to_be_lacking() -> None:
     assert found.lines == ()
     assert found.lacking[0].startswith("libcudart.so.10.1, libcublas.so.10, ")
     assert "libcudnn.so.7" in found.lacking[0]
-    assert found.lacking[0].endswith("no known package has these libraries, and without them the wheel uses no GPU")
-    assert found.lacking[1:] == ("libdevice.10.bc, for XLA: no package with it is known",)
+    assert found.lacking[0].endswith("no known package has these libraries; without them, the wheel uses no GPU")
+    assert found.lacking[1:] == ("libdevice.10.bc, for XLA: no known package has this file",)
 
 
 def test_what_an_extra_names_and_this_python_cannot_have_is_left_out_and_told() -> None:

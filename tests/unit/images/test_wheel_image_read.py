@@ -184,7 +184,7 @@ def test_a_label_that_is_no_text_is_refused() -> None:
     labels = {"io.tfdock.wheels": "\ud800"}
     config = json.dumps({"config": {"Labels": labels}}).encode()
     manifest = Manifest(config=Descriptor.of(CONFIG_TYPE, config), layers=(), annotations=labels)
-    with pytest.raises(Malformed, match="letters"):
+    with pytest.raises(Malformed, match="characters outside ASCII"):
         wheel_image_read.read_labels(manifest, config)
 
 

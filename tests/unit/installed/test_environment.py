@@ -118,7 +118,7 @@ def test_of_a_program_that_prints_without_end_no_more_is_kept_than_an_answer_has
     endless = tmp_path / "python"
     endless.write_text("#!/bin/sh\nexec yes\n")
     endless.chmod(0o755)
-    assert interpreter_at(str(endless)).trouble == "it prints more than 16 MiB"
+    assert interpreter_at(str(endless)).trouble == "more than 16 MiB of output"
 
 
 _AS_NOBODY = """

@@ -209,7 +209,9 @@ def with_index(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 def test_a_bundle_of_another_schema_names_both(path: Path) -> None:
     with_index(path, lambda index: index.update(schema="tfdock.bundle/2"))
-    with pytest.raises(TfdockError, match=r"its schema is tfdock.bundle/2, and this tfdock reads tfdock.bundle/1"):
+    with pytest.raises(
+        TfdockError, match=r"the schema is tfdock.bundle/2, but this tfdock reads only tfdock.bundle/1"
+    ):
         open_bundle(path)
     assert refused(path) == "bundle-schema"
 
@@ -375,8 +377,8 @@ REFUSED = {
         + member("index.json", b'{"manifests":[{"annotations":{"org.opencontainers.image.ref.name":"debian:12"}}]}'),
         "debian:12",
     ),
-    "no map": (member("manifest.json", b"[[]]"), "not an archive of images"),
-    "no JSON": (member("manifest.json", b"{"), "not an archive of images"),
+    "no map": (member("manifest.json", b"[[]]"), "not a valid archive"),
+    "no JSON": (member("manifest.json", b"{"), "not a valid archive"),
     # What two readers could read differently.
     "absolute path": (NAMING + member("/manifest.json", STOLEN), "/manifest.json"),
     "dot path": (NAMING + member("./manifest.json", STOLEN), "./manifest.json"),
@@ -396,12 +398,12 @@ REFUSED = {
     "folder with content": (NAMING + member("blobs/", OTHER, kind="5"), "blobs/"),
     "longer name": (member("PaxHeaders.0/x", b"21 path=manifest.json\n", kind="x") + NAMING, "extended headers"),
     "compressed beginning": (member("BZh91AY&SY", b"10 size=5\n", kind="x") + NAMING, "extended headers"),
-    "no names": (member(f"{A}.json", b"{}"), "manifest.json is not in it"),
-    "after the end": (NAMING + bytes(BLOCK) + OTHER, "follows its end"),
-    "key of other case": (with_keys({"repotags": [OWN]}), "spells the key RepoTags"),
-    "key of other letters": (with_keys({"Repo\u0054ag\u017f": ["debian:12"]}), "spells the key RepoTags"),
+    "no names": (member(f"{A}.json", b"{}"), "manifest.json is missing"),
+    "after the end": (NAMING + bytes(BLOCK) + OTHER, "after the end"),
+    "key of other case": (with_keys({"repotags": [OWN]}), "has the key RepoTags"),
+    "key of other letters": (with_keys({"Repo\u0054ag\u017f": ["debian:12"]}), "has the key RepoTags"),
     "keys of both cases": (with_keys({"RepoTags": [OWN], "repotags": ["debian:12"]}), "twice"),
-    "parent": (with_keys({"RepoTags": [OWN], "Parent": f"sha256:{A}"}), "parent"),
+    "parent": (with_keys({"RepoTags": [OWN], "Parent": f"sha256:{A}"}), "`Parent`"),
     "names in one text": (with_keys({"RepoTags": OWN}), "not text"),
     "two equal keys": (
         member("manifest.json", b'[{"RepoTags": ["debian:12"], "RepoTags": ["%s"]}]' % OWN.encode()),

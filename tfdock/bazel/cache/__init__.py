@@ -1,4 +1,4 @@
-"""Bazel's caches: the folder that outlives every run, its maintenance, and its exchange with a registry.
+"""Bazel's caches: the cache folder, its maintenance, and the push and pull between this folder and a registry.
 
 In: the cache folder, a repository of a registry. Out: checked entries, and their packs and manifests.
 

@@ -1,7 +1,7 @@
-"""Read the digests in Bazel's action cache entries (Remote Execution API v2, protocol buffers). Pure.
+"""Read the digests in Bazel's action cache entries (Remote Execution API v2, protocol buffers). Pure: no I/O.
 
-The few messages that name digests are read field by field. A generated reader would need a compiler, a runtime and
-thousands of lines for six messages.
+The few messages that name digests are read field by field. A generated protobuf reader would need a compiler, a
+runtime and thousands of lines for six messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 #: The sha256 of no bytes. Bazel knows this blob without a file.
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-#: The most bytes of a message that are read into memory. Real messages with digests are far smaller.
+#: The largest message, in bytes, that is read into memory. Real messages with digests are far smaller.
 LARGEST = 64 << 20
 
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -40,7 +40,7 @@ class MalformedEntry(ValueError):
 
 
 class Digest(NamedTuple):
-    """A blob's name, sha256 in 64 hexadecimal digits, and its size in bytes."""
+    """The name of a blob (its sha256 in 64 hexadecimal digits), and the size of the blob in bytes."""
 
     hash: str
     size: int
@@ -48,7 +48,7 @@ class Digest(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionResult:
-    """The outputs of an action: files, with standard output and error, and folders by the digest of their tree."""
+    """The outputs of an action. `files` include standard output and error. `trees` are the digests of folders."""
 
     files: tuple[Digest, ...] = ()
     trees: tuple[Digest, ...] = ()
@@ -56,12 +56,12 @@ class ActionResult:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the entry has no output. An emptied file has none."""
+        """Whether the entry has no output, for example because the entry's file was emptied."""
         return not (self.files or self.trees or self.symlinks)
 
 
 def action_result(data: bytes) -> ActionResult:
-    """Read an entry of the action cache; raise MalformedEntry."""
+    """Read an entry of the action cache; raise MalformedEntry if the entry is malformed."""
     files, trees, symlinks = [], [], 0
     for field, value in _messages(data):
         if field == _RESULT_FILES:
@@ -77,7 +77,7 @@ def action_result(data: bytes) -> ActionResult:
 
 
 def tree_files(data: bytes) -> tuple[Digest, ...]:
-    """Return the files of an output folder, from its tree; raise MalformedEntry."""
+    """Return the files of an output folder, from the bytes of its tree; raise MalformedEntry."""
     return tuple(
         digest
         for field, directory in _messages(data)
@@ -91,7 +91,7 @@ def tree_files(data: bytes) -> tuple[Digest, ...]:
 def command_of(data: bytes) -> Digest | None:
     """Return the command of an action.
 
-    `data` is the action's message: a blob with the name of the action's result. None if it names no command.
+    `data` is the action's message: the blob with the same name as the action's result. None if there is no command.
     """
     return next((_digest(value) for field, value in _messages(data) if field == _ACTION_COMMAND), None)
 
@@ -112,7 +112,7 @@ def _digest(message: bytes) -> Digest:
         elif field == _DIGEST_SIZE and isinstance(value, int):
             size = value
     if not _HASH.fullmatch(name):
-        raise MalformedEntry("it names an invalid digest")
+        raise MalformedEntry("the message names an invalid digest")
     return Digest(name, size)
 
 
@@ -131,7 +131,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | None]]:
         field, kind = key >> 3, key & 7
         # Zeros, which a power cut can leave in a file, would otherwise be a valid message.
         if field == 0:
-            raise MalformedEntry("a field has the number 0")
+            raise MalformedEntry("a field of the message has the number 0")
         value: bytes | int | None = None
         if kind == _VARINT:
             value, place = _varint(data, place)
@@ -142,10 +142,10 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | None]]:
             place += 8 if kind == _FIXED64 else 4
         # 3 and 4 open and close groups, which proto3 does not have.
         else:
-            raise MalformedEntry(f"a field is of the kind {kind}")
+            raise MalformedEntry(f"a field of the message has the unknown wire type {kind}")
         # A slice beyond the end is shorter, and Python raises no error.
         if place > len(data):
-            raise MalformedEntry("it ends in the middle of a field")
+            raise MalformedEntry("the message ends in the middle of a field")
         yield field, value
 
 
@@ -156,4 +156,4 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * count)
         if byte < 0x80:
             return value, place + count + 1
-    raise MalformedEntry("it ends in the middle of a number")
+    raise MalformedEntry("the message ends in the middle of a number")

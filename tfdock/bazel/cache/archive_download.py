@@ -1,4 +1,4 @@
-"""Download archives whose own addresses are dead into Bazel's repository cache, where Bazel looks first.
+"""Download archives with dead addresses into Bazel's repository cache. Bazel looks there first.
 
 content_addressable/sha256/<sha256 of the file>/file     in the repository cache of every Bazel since 0.5
 """
@@ -18,20 +18,20 @@ from tfdock.host.untrusted_folders import NotPlain, UntrustedFolder
 from tfdock.knowledge.release_rows import SourceArchive
 from tfdock.oci import http
 
-_LARGEST = 4 << 30  #: Bytes of an archive at most. TensorFlow's largest download, LLVM, has a twentieth of this.
+_LARGEST = 4 << 30  #: The most bytes of an archive: 20 times as many as TensorFlow's largest download, LLVM.
 _CHUNK = 1 << 20
 
 
 def has_archive(repository: UntrustedFolder, row: SourceArchive) -> bool:
-    """Return whether a repository cache has an archive. Its content was checked when it arrived."""
+    """Return whether a repository cache has an archive. The archive was checked when it was downloaded."""
     return repository.exists(_name(row))
 
 
 def download(row: SourceArchive, repository: UntrustedFolder, mirror: str | None, check: Callable[[], None]) -> None:
-    """Put an archive into a repository cache, complete and with the right checksum, or not at all.
+    """Download an archive into a repository cache: complete and with the right checksum, or not at all.
 
-    `check` is called meanwhile and raises to stop. Raises NetworkError (`source-archive-missing`) if no address has
-    the archive, OSError if the cache cannot be written to.
+    `check` is called during the download, and raises to stop. Raises NetworkError (`source-archive-missing`) if no
+    address has the archive, and OSError if the cache cannot be written to.
     """
     reasons = []
     for url in addresses(row, mirror):
@@ -67,7 +67,7 @@ def _chunks(url: str, sha256: str, check: Callable[[], None]) -> Iterator[bytes]
         digest.update(chunk)
         size += len(chunk)
         if size > _LARGEST:
-            raise http.StrangeAnswer("the answer is too long")
+            raise http.StrangeAnswer(f"the archive there has more than {_LARGEST:,} bytes")
         yield chunk
     if digest.hexdigest() != sha256:
         raise http.StrangeAnswer(f"the file there has the sha256 {digest.hexdigest()}")

@@ -5,14 +5,14 @@
 <cache>/disk/<toolchain key>/           Bazel's disk cache: its own files and nothing else
 <cache>/disk/<toolchain key>-<domain>/  the disk cache of a trust domain other than `release`
 <cache>/disk/….about/                   notes: the cache's toolchain and domain, and the builds that used the cache
-<cache>/disk/….work/                    the kernel's work folder, if a domain's cache lies over that of `release`
-<cache>/output/<run id>/                a run's output base, while the run lives or the output base is kept
+<cache>/disk/….work/                    the overlay's work folder, if a domain's cache lies over the one of `release`
+<cache>/output/<run id>/                a run's output base, until the run ends (or longer, if it is kept)
 <cache>/output/<disk key>-<plan>/       a plan's output base until its wheel exists, if Bazel has no disk cache
 <cache>/dependencies/, knowledge/, verify/    downloads for trials of wheels, parsed tables, logs of trials
 <cache>/locks/                          kernel locks
 
-Code in containers writes to `repository`, to the disk caches and to the output bases. So no path in the cache is used
-by name: `tfdock.host.untrusted_folders` opens each part of the path without following a link.
+Code in containers writes to `repository`, to the disk caches and to the output bases, and could leave links there. So
+`tfdock.host.untrusted_folders` opens each part of a path without following a link.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55"
 _OURS = "# This folder is a cache that tfdock made: `tfdock cache` looks after it."
 _TAG_TEXT = f"{_SIGNATURE}\n{_OURS}\n# What such files are for: https://bford.info/cachedir/\n"
 
-#: The folders with content. Beside them are only the tag and the locks.
+#: The folders with content. The cache folder has nothing else, except the tag and the locks.
 _PARTS = ("repository", "disk", "output", "downloads", "dependencies", "knowledge", "verify")
 #: Names allowed in a folder that is not a cache yet. Commands without a cache store tables in
 #: `knowledge`. `lost+found` belongs to the file system, if the folder is its root.
 _UNUSED = ("knowledge", "lost+found")
-#: Prefix of a temporary file, which another run may write at the same moment.
+#: Prefix of a temporary file for the tag. Another run may be writing such a file.
 _BEING_MADE = f".{TAG}."
 _KEY = re.compile(r"[0-9a-f]{16}(-[0-9a-f]{16})?")
 _HASH = re.compile(r"[0-9a-f]{64}")
 #: Bazel writes an entry under a name of this form, and renames it when it is complete.
 _HALF_WRITTEN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _OLD_ACTION = "ac_"
-_MOST_NOTE = 8 << 20  #: Bytes of a note about a toolchain: far more than its packages and tools take.
+_MOST_NOTE = 8 << 20  #: The most bytes of a note about a toolchain. Real notes are far smaller.
 # `cas/12/12…`: no entry lies deeper.
 _DEPTH = 3
 
@@ -61,7 +61,7 @@ Waiting = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheEntry:
-    """A file of a disk cache. `size` in bytes; `written` and `read` are its times in nanoseconds.
+    """A file of a disk cache. `size` is in bytes. `written` and `read` are the file's times, in nanoseconds.
 
     `kind` is `action`, `blob`, `half` (half written) or `foreign` (not Bazel's). `digest` is the name of an action or
     a blob, 64 hexadecimal digits.
@@ -105,12 +105,12 @@ class DiskCache:
 
     @property
     def folder(self) -> Path:
-        """The folder that Bazel sees; for a cache above another cache, the folder that Bazel writes to."""
+        """The folder that Bazel sees. If this cache lies above another cache: the folder that Bazel writes to."""
         return self.cache / "disk" / self.key
 
     @property
     def work(self) -> Path:
-        """The overlay's work folder, which the kernel needs if this cache is an upper layer."""
+        """The overlay's work folder. The kernel needs this folder if this cache is an upper layer."""
         return self.cache / "disk" / f"{self.key}.work"
 
     @property
@@ -121,7 +121,7 @@ class DiskCache:
     def held(self, *, alone: bool, waiting: Waiting | None = None) -> AbstractContextManager[None]:
         """Hold the lock of the cache.
 
-        Runs that add entries share the lock; it is held `alone` to remove entries. Raises `cache-locked`.
+        Runs that add entries share the lock. To remove entries, hold the lock `alone`. Raises `cache-locked`.
         """
         # The lock is not in the disk cache itself: containers write there, and could replace the lock.
         path = self.cache / "locks" / f"disk-{self.key}"
@@ -135,8 +135,7 @@ class DiskCache:
         """Yield the cache's files, in both layouts of Bazel. Links are foreign; files that disappear meanwhile are
         left out.
 
-        Raises OSError for a folder that cannot be read: its contents are unknown, which does not mean that it is
-        empty.
+        Raises OSError for a folder that cannot be read: such a folder may have entries.
         """
         try:
             folder = self.opened()
@@ -153,21 +152,21 @@ class DiskCache:
         return next(self.entries(), None) is None
 
     def open(self, name: str) -> BufferedReader:
-        """Open an entry without counting this as a use; raises OSError, for a link too."""
+        """Open an entry without changing its time of last use. Raises OSError, also for a link."""
         with self.opened() as folder:
             return folder.open(name, unnoticed=True)
 
     def message(self, name: str) -> bytes:
-        """Read a message of the action cache; raise MalformedEntry if it is too large, and OSError."""
+        """Read a message of the action cache. Raises OSError, and MalformedEntry if the message is too large."""
         with self.open(name) as file:
             # A container can create a sparse file of terabytes that uses no disk space.
             if is_hollow(file.fileno()):
-                raise MalformedEntry("it consists of holes")
+                raise MalformedEntry("the file is sparse: nearly all of it has no data")
             # One byte more than allowed shows that a message is too large, and bounds the memory.
             return checked_message(file.read(LARGEST + 1))
 
     def is_hollow(self, entry: CacheEntry) -> bool:
-        """Return whether an entry consists of holes; False for one that cannot be opened."""
+        """Return whether an entry's file is sparse, with hardly any data; False if the file cannot be opened."""
         with suppress(OSError), self.open(entry.name) as file:
             return is_hollow(file.fileno())
         return False
@@ -183,12 +182,12 @@ class DiskCache:
         return UntrustedPath(self.about, "toolchain.json").load(dict[str, Any], _MOST_NOTE) or {}
 
     def note_build(self, build_id: str) -> None:
-        """Note that a build of this build id compiles with the cache, for `last_build`."""
+        """Note that a build of this build id compiles with the cache. `last_build` reads this note."""
         make_folder(self.about / "builds")
         write_atomically(self.about / "builds" / build_id, b"")
 
     def last_build(self, build_id: str) -> float | None:
-        """Return when a build of this build id last compiled with the cache, in Unix seconds; None if never."""
+        """Return the Unix time when a build of this build id last compiled with the cache; None if none did."""
         # Only the file's time counts: older versions listed in the file what the build used.
         with suppress(FileNotFoundError):
             return (self.about / "builds" / build_id).lstat().st_mtime
@@ -197,7 +196,7 @@ class DiskCache:
 
 @dataclass(frozen=True, slots=True)
 class CacheFolder:
-    """A cache folder that is tfdock's own. Use `opened` to get one."""
+    """A cache folder that tfdock made. Get it with `opened` or `existing`."""
 
     root: Path
 
@@ -205,8 +204,8 @@ class CacheFolder:
     def opened(cls, path: Path) -> CacheFolder:
         """Return the cache folder at a path. An empty or missing folder becomes a cache folder.
 
-        Raises ProfileError (`cache-foreign`) for a folder with other files, or one that other users can write to.
-        Such a folder stays unchanged.
+        Raises ProfileError (`cache-foreign`) if the folder has other files, or if other users can write to it. Then
+        the folder stays unchanged.
         """
         root = path.absolute()
         with suppress(OSError):  # the next step reports it
@@ -221,7 +220,7 @@ class CacheFolder:
 
     @classmethod
     def existing(cls, path: Path) -> CacheFolder | None:
-        """Return the cache folder, or None if there is no folder or an empty one. Nothing is written.
+        """Return the cache folder; None if the folder is missing or empty. Write nothing.
 
         Raises ProfileError (`cache-foreign`) as `opened` does.
         """
@@ -267,7 +266,7 @@ class CacheFolder:
             examples = ", ".join(f"`{entry[:40]}`" for entry in foreign[:3]) + (", …" if len(foreign) > 3 else "")
             raise ProfileError.of(
                 "cache-foreign",
-                f"{self.root} is not a cache folder of tfdock: it holds {examples}, and no `{TAG}` that tfdock wrote",
+                f"{self.root} is not a cache folder of tfdock: it has {examples}, but no `{TAG}` that tfdock wrote",
                 "give another folder (`--cache-dir`): a cache of tfdock, or an empty or new folder",
             )
 
@@ -290,7 +289,7 @@ class CacheFolder:
         return self.root / "locks" / f"output-{name}"
 
     def disk(self, key: str) -> DiskCache:
-        """Return the disk cache of a toolchain key, which need not exist."""
+        """Return the disk cache of a toolchain key. The disk cache need not exist."""
         return DiskCache(self.root, key)
 
     def disks(self) -> list[DiskCache]:
@@ -303,12 +302,12 @@ class CacheFolder:
         return {path.name: folder_size(path) for path in folders(self.root) if path.name in _PARTS}
 
     def in_use(self, *, alone: bool = False, waiting: Waiting | None = None) -> AbstractContextManager[None]:
-        """Lock the whole folder. Runs share the lock. Held `alone`, it allows removing files that runs may use."""
+        """Lock the whole folder. Runs share the lock. To remove files that runs may use, hold the lock `alone`."""
         return held(self.root / "locks" / "runs", f"the cache {self.root}", alone=alone, waiting=waiting)
 
 
 def folders(folder: Path) -> list[Path]:
-    """Return the folders in a folder, by name; none if it is a link or missing. Links are not followed."""
+    """Return the subfolders of a folder, by name; none if the folder is a link or missing. Links are not followed."""
     entries = [] if folder.is_symlink() else _list_entries(folder)
     return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
 
@@ -321,21 +320,21 @@ def opened(path: Path) -> UntrustedFolder:
 def checked_message(data: bytes) -> bytes:
     """Return a message of the action cache; raise MalformedEntry if the message has more than `LARGEST` bytes."""
     if len(data) > LARGEST:
-        raise MalformedEntry(f"it has more than the {LARGEST} bytes that such an entry may have")
+        raise MalformedEntry(f"the message has more than {LARGEST} bytes")
     return data
 
 
 def is_whiteout(file: FoundFile) -> bool:
-    """Return whether the file is the kernel's mark for a removed entry of the lower cache."""
+    """Return whether the file is an overlay's whiteout: the mark for a removed entry of the lower cache."""
     # overlayfs: a whiteout is a character device with the number 0/0.
     return stat.S_ISCHR(file.status.st_mode) and file.status.st_rdev == 0
 
 
 def check_writable(path: Path, depth: int) -> None:
-    """Raise BuildFailed for a folder, at most `depth` levels down, in which this user cannot write.
+    """Raise BuildFailed if this user cannot write to a folder or its subfolders, at most `depth` levels down.
 
-    Bazel runs as this user. With such a folder Bazel fails, or stores nothing and compiles everything again next
-    time.
+    Bazel runs as this user. If Bazel cannot write there, Bazel fails, or stores nothing and compiles everything again
+    next time.
     """
     with suppress(FileNotFoundError), opened(path) as folder:
         _check_writable(folder, depth)
@@ -360,12 +359,12 @@ def _check_writable(folder: UntrustedFolder, depth: int) -> None:
 def _not_writable(folder: UntrustedFolder, within: FoundFile | None = None) -> Problem:
     status, user = within.status if within else os.fstat(folder.fileno()), os.geteuid()
     path = folder.path / within.name if within else folder.path
-    why, fix = f"it belongs to user {status.st_uid}", f"`sudo chown -R {user}:{os.getegid()}` the cache"
+    why, fix = f"the owner is user {status.st_uid}", f"`sudo chown -R {user}:{os.getegid()}` the cache"
     # Check this first: on a read-only file system, owner and mode are not the reason.
     if os.fstatvfs(folder.fileno()).f_flag & os.ST_RDONLY:
-        why, fix = "its file system is read-only", "mount it with write access"
+        why, fix = "the file system is read-only", "mount the file system with write access"
     elif status.st_uid == user:
-        why, fix = f"its mode is {stat.filemode(status.st_mode)}", "`chmod -R u+rwX` the cache"
+        why, fix = f"the mode is {stat.filemode(status.st_mode)}", "`chmod -R u+rwX` the cache"
     else:
         fix = f"was a build run as another user? {fix}"
     return Problem(

@@ -1,4 +1,4 @@
-"""Choose the entries of Bazel's disk caches to remove: the least recently used ones. Pure."""
+"""Choose the entries of Bazel's disk caches to remove: the least recently used ones. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfdock.profile.yaml_nodes import shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedAction:
-    """An entry of the action cache. `size` in bytes, `used` in Unix seconds, `blobs` are the blobs that it needs."""
+    """An entry of the action cache, with the `blobs` that it needs. `size` is in bytes, `used` in Unix seconds."""
 
     size: int
     used: float
@@ -90,10 +90,10 @@ class _Decision:
 def prune(
     disks: Iterable[CacheContents], *, others: int = 0, max_size: int | None = None, before: float | None = None
 ) -> tuple[tuple[PrunePlan, ...], int]:
-    """Choose the entries to remove, and return how many bytes stay. `others` are bytes that always stay.
+    """Choose the entries to remove. Also return the bytes that remain. `others` are bytes that always remain.
 
-    Actions last used before `before` are removed. For `max_size`, the least recently used actions go first, each
-    with the blobs that no other action needs.
+    Actions that were last used before the time `before` are removed. To reach `max_size`, the least recently used
+    actions are removed first, each with the blobs that no other action needs.
     """
     decisions = [_Decision(contents) for contents in disks]
     # Sort by time, toolchain and key: a dry run and the real run choose the same entries.
@@ -117,13 +117,13 @@ def prune(
 
 
 def read_size(text: str) -> int:
-    """Return the bytes of a size such as `20GiB` or `20G` (all binary); raise ProfileError."""
+    """Return the bytes of a size such as `20GiB` or `20G` (both binary); raise ProfileError if it is invalid."""
     _check(text, units.MEMORY, "20GiB")
     return units.parse_bytes(text)
 
 
 def read_age(text: str) -> int:
-    """Return the seconds of an age such as `30d`, `12h` or `2w`; raise ProfileError."""
+    """Return the seconds of an age such as `30d`, `12h` or `2w`; raise ProfileError if it is invalid."""
     _check(text, units.AGE, "30d")
     return units.parse_age(text)
 

@@ -1,4 +1,4 @@
-"""Pull Bazel's disk caches from a registry: only missing entries, and none is visible before it is verified."""
+"""Pull the missing entries of Bazel's disk caches from a registry. An entry is verified before it is visible."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class PulledCache:
     toolchain: str  #: The disk cache.
     entries: int = 0  #: The number of entries that arrived.
     size: int = 0  #: Bytes of these entries.
-    packs: int = 0  #: The number of packs with these entries.
+    packs: int = 0  #: The number of packs with the arrived entries.
     received: int = 0  #: Bytes of these packs.
-    there: int = 0  #: Entries that were here before.
+    there: int = 0  #: Entries that this machine had before the pull.
     incomplete: int = 0  #: Actions that were left out, because one of their blobs is missing everywhere.
 
 
 @dataclass
 class CachePull:
-    """The pull of one toolchain: the entries that are here, and the actions whose blobs have not arrived."""
+    """The pull of one toolchain. `here`: the entries on this machine. `waiting`: actions that still lack blobs."""
 
     stored: StoredCache
     say: Say
@@ -40,10 +40,10 @@ class CachePull:
     stage: Path
     here: set[str] = field(default_factory=set)
     blobs: dict[str, str] = field(default_factory=dict)
-    waiting: dict[str, Path] = field(default_factory=dict)  #: Actions that have arrived, and are not visible yet.
+    waiting: dict[str, Path] = field(default_factory=dict)  #: Actions that have arrived but are not visible yet.
 
     def restore(self, shelf: Shelf) -> PulledCache:
-        """Restore the missing entries of a shelf, pack by pack."""
+        """Pull the missing entries of a shelf (the packs of one toolchain), pack by pack."""
         make_folder(self.disk.folder)
         for entry in self.disk.entries():
             if entry.kind in ("action", "blob"):
@@ -76,8 +76,8 @@ class CachePull:
             self.disk.cache,
             needed,
             lambda free: (
-                f"the cache {self.disk.cache} has room for {format_megabytes(free)}, "
-                f"not for {format_megabytes(needed)} of the toolchain {self.disk.key}"
+                f"the disk of the cache {self.disk.cache} has {format_megabytes(free)} free, but "
+                f"the toolchain {self.disk.key} needs {format_megabytes(needed)}"
             ),
             ("free disk space: `tfdock cache prune`", "another folder: `--cache-dir`"),
         )

@@ -28,10 +28,10 @@ class PushedCache:
     toolchain: str  #: The disk cache.
     entries: int = 0  #: Entries that were sent.
     size: int = 0  #: Bytes of these entries.
-    packs: int = 0  #: The number of packs with these entries.
+    packs: int = 0  #: The number of packs with the sent entries.
     sent: int = 0  #: Bytes of these packs.
     there: int = 0  #: Entries that the registry had before.
-    incomplete: int = 0  #: Actions that were left out, because one of their blobs is not here.
+    incomplete: int = 0  #: Actions that were left out, because one of their blobs is missing on this machine.
     native: int = 0  #: Actions that were left out, because only this machine can run the compiled code.
     gone: int = 0  #: Packs that were replaced.
 
@@ -56,7 +56,7 @@ class Inventory:
         self.incomplete += len(remaining) - len(self.actions) + (1 if entry.is_action else 0)
 
     def read(self, entry: PackEntry) -> Iterator[bytes]:
-        """Yield the bytes of an entry, here or in the cache below; raise PackEntryChanged if it has gone."""
+        """Yield the bytes of an entry, from this cache or the cache below; raise PackEntryChanged if it is gone."""
         for disk in filter(None, (self.disk, self.disk.release)):
             with suppress(FileNotFoundError), disk.open(entry.name) as file:
                 while piece := file.read(_READ):
@@ -66,7 +66,7 @@ class Inventory:
 
 
 def inventory(disk: DiskCache) -> Inventory:
-    """Return the inventory of a disk cache. Every action is read, but only those blobs that name other blobs."""
+    """Return the inventory of a disk cache. Read every action, but only the blobs that name other blobs."""
     listing = maintenance.listing(disk)
     result = Inventory(disk)
     # Also push the blobs that its actions use from the lower cache: the pulling machine may lack them.
@@ -97,7 +97,7 @@ def inventory(disk: DiskCache) -> Inventory:
 
 @dataclass
 class CachePush:
-    """One push: the entries that are here, the packs that were sent, and the outcomes."""
+    """One push: the entries of this machine, the packs that were sent, and the result for each toolchain."""
 
     stored: StoredCache
     say: Say

@@ -1,4 +1,4 @@
-"""Clean up the disk cache of a trust domain, which builds use above the cache of `release`."""
+"""Fill and clean up the disk cache of a trust domain. This cache lies above the cache of `release`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _PIECE = 1 << 20
 
 
 def filesystem_now(folder: Path) -> int:
-    """Return the time by the file system's own clock, in nanoseconds.
+    """Return the time of the file system's clock, in nanoseconds.
 
-    The kernel stamps files with a clock that moves in ticks, and so lags behind.
+    The kernel's clock for file times moves in steps, so it is behind the other clocks.
     """
     stamp = folder / f"stamp.{os.getpid()}-{threading.get_native_id()}"
     try:
@@ -33,10 +33,10 @@ def filesystem_now(folder: Path) -> int:
 
 
 def take_over(disk: DiskCache, other: DiskCache, check: Callable[[], None]) -> int:
-    """Fill an empty cache with the entries of another domain's cache; return their bytes. Copy all entries or none.
+    """Copy all entries of another domain's cache into an empty cache, or none; return the bytes of the entries.
 
-    The caller holds the empty cache alone. The other cache may change meanwhile. Files are not linked: a container
-    could then change both caches. `check` is called before each entry, and raises to end the work. Raises OSError.
+    The caller holds the empty cache exclusively. The other cache may change meanwhile. No file is a hard link: a
+    container could then change both caches. `check` is called before each entry, and raises to stop. Raises OSError.
     """
     clear_work(disk)
     make_folder(disk.work)
@@ -67,11 +67,11 @@ def _copy(entry: CacheEntry, theirs: UntrustedFolder, own: UntrustedFolder) -> i
 
 
 def drop_copies(disk: DiskCache, release: DiskCache, since: int) -> int:
-    """Remove entries of a domain's cache that are also in the release's cache below it; return how many.
+    """Remove entries of a domain's cache that the cache of `release` below has too; return how many.
 
-    Newer Bazels touch the entries that they use, and the overlay copies a file before it is touched. Only entries
-    that changed at `since` (nanoseconds) or later are read. The caller holds the domain's cache exclusively, and no
-    container uses the cache.
+    Newer Bazels change the times of the entries that they use; the overlay copies the file before this change. Only
+    entries that changed at `since` (nanoseconds) or later are read. The caller holds the domain's cache exclusively,
+    and no container uses the cache.
     """
     count = 0
     with disk.opened() as own, release.opened() as below:
@@ -84,7 +84,7 @@ def drop_copies(disk: DiskCache, release: DiskCache, since: int) -> int:
 
 
 def clear_work(disk: DiskCache) -> None:
-    """Remove the overlay's work folder beside a domain's cache, as far as this user may.
+    """Remove the overlay's work folder beside a domain's cache, as far as this user has permission.
 
     No container may be using the folder.
     """

@@ -1,7 +1,7 @@
 """Check Bazel's repository cache after a fetch. Remove entries whose content does not match the hash in their name.
 
 content_addressable/<algorithm>/<hash of the bytes>/file           the content
-content_addressable/<algorithm>/<hash of the bytes>/id-<hash>      empty; the hash stands for the download's name
+content_addressable/<algorithm>/<hash of the bytes>/id-<hash>      empty; <hash> is the hash of the download's id
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from tfdock.bazel.cache.cache_folder import opened
 from tfdock.host.untrusted_folders import FoundFile, UntrustedFolder, has_holes, open_up
 
-#: Algorithms that Bazel names downloads by, with the hexadecimal digits of their hashes.
+#: The hash algorithms in the names of downloads, with the number of hexadecimal digits.
 _DIGITS = {"sha1": 40, "sha256": 64, "sha384": 96, "sha512": 128}
 EVERYTHING = "everything"
 #: The most names in a repository cache. A download has a folder, a file, and an empty file for each address.
@@ -28,10 +28,10 @@ _UNFINISHED = re.compile(r"tmp-[0-9a-f-]{36}")
 
 
 def unchecked_since(unchecked: Path) -> int:
-    """Return the time when a file was created, in nanoseconds; create the file if it is missing.
+    """Return the creation time of the file `unchecked`, in nanoseconds; create the file if it is missing.
 
-    The file marks a fetch whose downloads have not been checked yet. The caller removes the file
-    after the check, and holds the repository cache exclusively all the time.
+    The file marks a fetch whose downloads have not been checked yet. The caller removes the file after the check.
+    Until then the caller holds the repository cache exclusively.
     """
     unchecked.parent.mkdir(parents=True, exist_ok=True)
     # An older mark stays: it tells when the fetch of a killed run began.
@@ -41,12 +41,12 @@ def unchecked_since(unchecked: Path) -> int:
 
 
 def remove_changed_downloads(repository: Path, since: int) -> list[str]:
-    """Remove changed entries whose content does not match their name; return the names. `since` is in nanoseconds.
+    """Remove entries that changed at `since` (nanoseconds) or later and do not match their name; return the names.
 
-    If there are more names than fetches leave, remove all of them, and return EVERYTHING in place of a name.
+    If the cache has more names than fetches can leave, remove everything, and return only EVERYTHING.
 
-    The time is the kernel's time of status change: no program can set it. The caller holds the repository cache
-    exclusively, and no container writes to the cache.
+    An entry's time is the kernel's time of status change, because no program can set this time. The caller holds the
+    repository cache exclusively, and no container writes to the cache.
     """
     with suppress(FileNotFoundError):
         # A fetch can remove permissions on folders. The folders of single downloads are on the third level.

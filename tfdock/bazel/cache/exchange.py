@@ -1,8 +1,8 @@
-"""Carry out `cache push` and `cache pull` between Bazel's disk caches here and a cache in a registry.
+"""Do `cache push` and `cache pull` between Bazel's disk caches on this machine and a cache in a registry.
 
-A push makes its packs visible all at once, by one manifest. A push that is killed leaves nothing visible. A pull
-makes a pack's blobs visible after the whole pack has arrived and is verified. An action becomes visible only after
-all its blobs. Builds may run meanwhile.
+One manifest makes all packs of a push visible at once. A killed push makes nothing visible. A pull makes a pack's
+blobs visible when the whole pack has arrived and is verified. An action becomes visible only after all its blobs.
+Builds may run during a push or pull.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tfdock.oci import http
 from tfdock.plan.trust_domain import RELEASE, in_domains
 from tfdock.types import Digest
 
-_TRIES = 8  #: How often another push may finish first.
-_STAGE = re.compile(r"layers-[0-9a-f]{12}")  #: Name of the folder of a push or pull.
+_TRIES = 8  #: The number of tries to publish a push. A try fails if another push finishes first.
+_STAGE = re.compile(r"layers-[0-9a-f]{12}")  #: Name of the temporary folder of a push or pull.
 
 
 @dataclass
 class Exchange:
-    """Carries entries between a cache folder and a cache in a registry. `say` is called with progress messages."""
+    """Pushes and pulls entries between a cache folder and a registry. `say` is called with progress messages."""
 
     cache: CacheFolder
     stored: StoredCache
@@ -47,7 +47,7 @@ class Exchange:
     def push(self, keys: Iterable[str]) -> tuple[list[PushedCache], Digest | None]:
         """Push missing entries of these toolchains. Return what was sent, and the digest of the manifest.
 
-        Raises NetworkError (`cache-push-raced`) if other pushes were quicker each time.
+        Raises NetworkError (`cache-push-raced`) if another push finished first at each try.
         """
         with self._stage() as stage:
             push = CachePush(self.stored, self.say, stage, [self._inventory_of(key) for key in keys])
@@ -67,8 +67,8 @@ class Exchange:
                 http.wait(random.uniform(0.1, 0.5) * (number + 1), self.stop.check)
         raise NetworkError.of(
             "cache-push-raced",
-            f"`{self.stored.image}` was changed by others {_TRIES} times during this push",
-            "run the same command again: finished uploads are kept, and are not sent again",
+            f"other pushes changed `{self.stored.image}` {_TRIES} times during this push",
+            "run the same command again: finished uploads are not sent again",
         )
 
     def _inventory_of(self, key: str) -> Inventory:
@@ -86,7 +86,7 @@ class Exchange:
     # --- pull ---------------------------------------------------------------------------------------------------
 
     def pull(self, keys: Iterable[str], domains: Iterable[str] = (RELEASE,)) -> list[PulledCache]:
-        """Restore the missing entries of these disk caches. Without keys, restore all of these domains."""
+        """Pull the missing entries of these disk caches. Without keys, pull all disk caches of these domains."""
         with self._stage() as stage:
             stored = self.stored.read()
             if stored is None:
@@ -103,8 +103,8 @@ class Exchange:
             if absent:
                 raise NetworkError.of(
                     "image-not-found",
-                    f"`{self.stored.image}` holds nothing for the toolchain {', '.join(absent)}",
-                    f"it holds: {', '.join(shelves) or 'nothing'}; leave `--toolchain` out to take all",
+                    f"`{self.stored.image}` has no entries for the toolchain {', '.join(absent)}",
+                    f"toolchains there: {', '.join(shelves) or 'none'}; leave `--toolchain` out to pull all",
                 )
             return [self._pull_shelf(key, shelves[key], stage) for key in wanted]
 

@@ -19,16 +19,16 @@ from tfdock.types import NATIVE
 
 # Names of folders: of wheels for trials (verify/trial_container.py), of Bazel's downloads.
 _DEPENDENCIES, _SHA256 = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{64}")
-_DEEP = 2  #: Nested folders in a disk cache: `ac/00`.
+_DEEP = 2  #: Levels of folders in a disk cache, such as `ac/00`.
 # Hashing releases Python's lock, so threads gain from a second core.
 _THREADS = 2
-_BATCH = 256  #: Blobs that the threads get at a time.
-_PIECE = 1 << 20  #: Bytes of a blob that are hashed between two checks for a stop.
+_BATCH = 256  #: How many blobs the threads get at a time.
+_PIECE = 1 << 20  #: How many bytes are hashed between two checks for a stop.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """A run's folder that still exists. `changed` in Unix seconds."""
+    """A run's folder that still exists. `changed` is in Unix seconds."""
 
     run: str
     path: Path
@@ -46,7 +46,7 @@ class Listing:
     half: list[CacheEntry] = field(default_factory=list)
     foreign: list[CacheEntry] = field(default_factory=list)
     results: dict[str, ActionResult] = field(default_factory=dict)
-    unreadable: dict[str, str] = field(default_factory=dict)  #: Reasons why an action cannot be read, by its key.
+    unreadable: dict[str, str] = field(default_factory=dict)  #: For each unreadable action, by key: the reason.
     #: Blobs of the cache below, which the actions may need too.
     below: dict[str, CacheEntry] = field(default_factory=dict)
 
@@ -71,7 +71,7 @@ class Listing:
         return tuple(digest for digest in dict.fromkeys(digests) if digest != EMPTY)
 
     def has(self, digest: str) -> bool:
-        """Return whether the blob is here or in the cache below."""
+        """Return whether the blob is in this cache or in the cache below."""
         return digest in self.blobs or digest in self.below
 
     def _message(self, digest: str) -> bytes:
@@ -105,7 +105,7 @@ class Listing:
         return tuple(digests)
 
     def is_native(self, key: str) -> bool:
-        """Return whether an action compiled for its machine's CPU; the action's key does not show this."""
+        """Return whether an action compiled for its own machine's CPU. The action's key does not show this."""
         command = self._command(key)
         if command is None or not self.has(command):
             return False
@@ -125,7 +125,7 @@ class Listing:
 
 
 def listing(disk: DiskCache) -> Listing:
-    """List a disk cache. Every action is read, but only those blobs that name other blobs."""
+    """List a disk cache. Read every action, but only the blobs that name other blobs."""
     result = Listing(disk)
     below = disk.release.entries() if disk.release else ()
     result.below = {entry.digest: entry for entry in below if entry.kind == "blob"}
@@ -180,7 +180,7 @@ class CacheFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedCache:
-    """The findings in a disk cache after every byte was read. Sizes in bytes, numbers of entries."""
+    """The result of reading every byte of a disk cache. `size` is in bytes; the other numbers count entries."""
 
     toolchain: str
     actions: int
@@ -191,7 +191,7 @@ class VerifiedCache:
 
 
 def verify_cache(disk: DiskCache, *, repair: bool = False, check: Callable[[], None] = lambda: None) -> VerifiedCache:
-    """Hash every blob, which is named by its sha256, and check that every action's entry is readable and complete.
+    """Check that each blob has the sha256 in its name, and that each action's entry is readable and complete.
 
     `repair` removes bad entries, and the actions that need them. The caller must then hold the lock exclusively.
     `check` is called by several threads, between pieces of blobs, and may raise.
@@ -243,7 +243,7 @@ def _check_blob(
         with disk.open(entry.name) as file:
             check()
             if is_hollow(file.fileno()):  # hashing terabytes of holes would take days
-                return "damaged", f"its {entry.size} bytes are holes"
+                return "damaged", f"the file of {entry.size} bytes is sparse, with hardly any data"
             while piece := file.read(_PIECE):
                 sha256.update(piece)
                 check()
@@ -255,7 +255,7 @@ def _check_blob(
         return None
     if entry.size < sizes.get(entry.digest, 0):
         return "truncated", f"{entry.size} of {sizes[entry.digest]} bytes"
-    return "damaged", f"its bytes have the sha256 {actual}"
+    return "damaged", f"the content has the sha256 {actual}"
 
 
 def _check_action(listed: Listing, key: str, bad: Mapping[str, object]) -> tuple[str, str] | None:
@@ -263,7 +263,7 @@ def _check_action(listed: Listing, key: str, bad: Mapping[str, object]) -> tuple
     if key in listed.unreadable:
         return "unreadable", listed.unreadable[key]
     if listed.actions[key].size == 0 or listed.results[key].is_empty:
-        return "truncated", "it names no output"
+        return "truncated", "the entry has no output"
     try:
         needed = listed.needs(key)
     # The files in an unreadable tree are unknown. The tree is a bad blob itself, and is found below.
@@ -272,7 +272,7 @@ def _check_action(listed: Listing, key: str, bad: Mapping[str, object]) -> tuple
     poisoned = [digest for digest in needed if digest in bad]
     missing = [digest for digest in needed if not listed.has(digest) and digest != EMPTY]
     if poisoned or missing:
-        text = f"{poisoned[0]} is not sound" if poisoned else f"{len(missing)} of its outputs are gone"
+        text = f"output {poisoned[0]} is damaged" if poisoned else f"{len(missing)} of the outputs are missing"
         return "incomplete", text
     return None
 
@@ -311,7 +311,7 @@ class PrunedCache:
 def alone(cache: CacheFolder, disks: Iterable[DiskCache]) -> Iterator[None]:
     """Lock the folder and disk caches exclusively, or raise Locked (`cache-locked`) at once if they are in use.
 
-    If a build removed its user's permissions on folders of its disk cache, they are restored.
+    If a build removed this user's permissions on folders of a disk cache, restore the permissions.
     """
     with ExitStack() as locks:
         locks.enter_context(cache.in_use(alone=True))
@@ -325,11 +325,11 @@ def alone(cache: CacheFolder, disks: Iterable[DiskCache]) -> Iterator[None]:
 def prune(
     cache: CacheFolder, *, max_size: int | None = None, before: float | None = None, dry_run: bool = False
 ) -> PrunedCache:
-    """Make a cache smaller: first unused entries, then the least recently used. The caller holds `alone`.
+    """Make a cache smaller: remove useless entries, then the least recently used ones. The caller holds `alone`.
 
-    With `before` (Unix seconds), actions and downloads that were last used before that time are removed. The
-    downloads are those in Bazel's repository cache and those for trials of wheels. With `max_size` (bytes of the
-    whole folder), `cache_pruning` chooses the actions to remove.
+    With `before` (Unix seconds), actions and downloads that were last used before that time are removed. Downloads
+    are in Bazel's repository cache, or for trials of wheels. With `max_size` (bytes of the whole folder),
+    `cache_pruning` chooses the actions to remove.
     """
     output_folders = outputs(cache)
     listings = [listing(disk) for disk in cache.disks()]
@@ -400,7 +400,7 @@ def remove_disk(disk: DiskCache) -> None:
 
 
 def clean(cache: CacheFolder) -> None:
-    """Remove everything that a cache holds; the tag and the locks stay. The caller holds `alone`."""
+    """Remove everything in a cache, except the tag and the locks. The caller holds `alone`."""
     for disk in cache.disks():
         remove_disk(disk)
     for name in cache.parts():

@@ -1,8 +1,8 @@
-"""Write and read packs of cache entries, the layers of a cache in a registry. Pure.
+"""Write and read packs of cache entries, the layers of a cache in a registry. Pure: no I/O.
 
-A pack is a tar of files named as in Bazel's disk cache, zstd-compressed. Its table of contents is a separate blob, so
-the entries can be listed without the pack. The table decides every byte of the tar except the files' content. So the
-reader computes the headers itself and compares: paths, links, other sizes or another order are refused.
+A pack is a zstd-compressed tar of files, named as in Bazel's disk cache. The table of contents is a separate blob, so
+the entries can be listed without the pack. The table determines all bytes of the tar except the files' contents. So
+the reader computes and compares the headers: links, or other names, sizes or order, are refused.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tfdock.oci.plain_tar import BLOCK, END, LARGEST_PLAIN, padded_size, padding
 CONTENTS_SCHEMA = "tfdock.cache.contents/1"
 CONTENTS_TYPE = "application/vnd.tfdock.cache.contents.v1+json+zstd"
 PACK_TYPE = "application/vnd.tfdock.cache.layer.v1.tar+zstd"
-PACK_SIZE = 64 << 20  #: Bytes of entries in a pack; a larger entry has a pack of its own.
+PACK_SIZE = 64 << 20  #: The most bytes of all entries in a pack. A larger entry is alone in its pack.
 # A table with this number of actions and blobs stays below MOST_CONTENTS.
-PACK_ENTRIES = 50_000  #: Entries in a pack, at most.
-LARGEST = LARGEST_PLAIN  #: Bytes of an entry: the largest size that a tar's header can hold.
-MOST_CONTENTS = 4 << 20  #: Bytes of a table of contents, compressed.
+PACK_ENTRIES = 50_000  #: The most entries in a pack.
+LARGEST = LARGEST_PLAIN  #: The most bytes of an entry: the largest size that a tar header can state.
+MOST_CONTENTS = 4 << 20  #: The most bytes of a compressed table of contents.
 _MOST_UNPACKED = 10 << 20
-_WINDOW = 8 << 20  #: Bytes of memory that unpacking may ask for.
+_WINDOW = 8 << 20  #: The most bytes of memory that unpacking may use.
 _READ = 1 << 18
 _LEVEL, _THREADS = 3, 2  # any number of threads gives the same bytes; no threads would give other bytes
 _CONTENTS_LEVEL = 12
@@ -41,7 +41,7 @@ _NAME = re.compile(r"(?:(?:ac|cas)/([0-9a-f]{2})/(?=\1)|(?:ac_)?)([0-9a-f]{64})\
 
 @dataclass(frozen=True, slots=True, order=True)
 class PackEntry:
-    """A file of a disk cache: its name there (`cas/0f/0fac…`, in old Bazels `0fac…`), size in bytes, sha256."""
+    """A file of a disk cache: its name in the cache (`cas/0f/0fac…`; old Bazels: `0fac…`), size in bytes, sha256."""
 
     name: str
     size: int
@@ -60,7 +60,7 @@ def in_order(entries: Iterable[PackEntry]) -> tuple[PackEntry, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackContents:
-    """The entries of a pack, in order, and its toolchain."""
+    """The table of contents of a pack: its toolchain, and its entries in order."""
 
     toolchain: str
     entries: tuple[PackEntry, ...]
@@ -71,14 +71,14 @@ class PackContents:
         return sum(entry.size for entry in self.entries)
 
     def encoded(self) -> bytes:
-        """Return the table's bytes, the same every time. The sha256 of a blob is in its name."""
+        """Return the table as bytes, the same every time. A blob's sha256 is only in the blob's name."""
         rows = [[entry.name, entry.size, *([entry.sha256] if entry.is_action else [])] for entry in self.entries]
         text = canonical_json({"schema": CONTENTS_SCHEMA, "toolchain": self.toolchain, "entries": rows})
         return zstandard.ZstdCompressor(level=_CONTENTS_LEVEL).compress(text)
 
     @classmethod
     def read(cls, data: bytes) -> PackContents:
-        """Return a table of contents from its bytes; raise Malformed."""
+        """Return a table of contents from its bytes; raise Malformed if they are invalid."""
         try:
             # Limit the text and the window: a frame's header may claim any size for both.
             unpacker = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(data)
@@ -112,10 +112,10 @@ def _entry(name: object = None, size: object = None, *rest: object) -> PackEntry
     is_action = name.startswith("ac")
     # Do not use `isinstance`: in Python, `True` is an int.
     if type(size) is not int or not 0 <= size <= (action_cache.LARGEST if is_action else LARGEST):
-        raise Malformed(f"the entry {name} has no size that it could have")
+        raise Malformed(f"the entry {name} has an impossible size")
     sha256 = rest[0] if is_action and rest else match[2]
     if bool(rest) is not is_action or not isinstance(sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", sha256):
-        raise Malformed(f"the entry {name} has no sha256")
+        raise Malformed(f"the entry {name} has no valid sha256")
     if (sha256 == EMPTY) is not (size == 0):
         raise Malformed(f"the entry {name} cannot have {size} bytes")
     return PackEntry(name, size, sha256)
@@ -125,7 +125,7 @@ def _entry(name: object = None, size: object = None, *rest: object) -> PackEntry
 
 
 class PackEntryChanged(Exception):
-    """A file that is packed does not have the size or sha256 of its `entry`."""
+    """A file to pack no longer has the size or sha256 of its `entry`."""
 
     def __init__(self, entry: PackEntry) -> None:
         super().__init__(entry.name)
@@ -164,7 +164,7 @@ def _checked_pieces(entry: PackEntry, pieces: Iterable[bytes]) -> Iterator[bytes
 
 
 def most_packed(contents: PackContents) -> int:
-    """Return the largest possible size of a pack. Incompressible data grows a little."""
+    """Return the largest possible size of a pack. Data that cannot be compressed grows a little."""
     # zstd's own bound is 1/256 more than the contents. Each entry adds a header and padding.
     return contents.size + (contents.size >> 7) + 2 * BLOCK * len(contents.entries) + (1 << 16)
 
@@ -175,14 +175,14 @@ def most_packed(contents: PackContents) -> int:
 def read_entries(contents: PackContents, pack: BinaryIO) -> Iterator[tuple[PackEntry, bytes, bool]]:
     """Yield the entries of a pack as they arrive: (entry, piece of content, whether the piece is the last).
 
-    Memory is bounded, and the table of contents bounds what is unpacked. Raises Malformed if the pack differs, at the
-    latest after its last entry. A complete entry has the sha256 of the table.
+    Memory use and unpacked size are limited. Raises Malformed if the pack differs from its table, at the latest after
+    the last entry. An entry's last piece comes only if the entry's sha256 is right.
     """
     stream = _Stream(pack)
     for entry in contents.entries:
         # A comparison, not a parser: no name in the pack is ever interpreted.
         if stream.exactly(BLOCK) != plain_header(entry.name, entry.size):
-            raise Malformed(f"the pack has other data in the place of {entry.name}")
+            raise Malformed(f"the pack has other data where {entry.name} should be")
         sha256, left = hashlib.sha256(), entry.size
         while left:
             piece = stream.some(left)
@@ -193,7 +193,7 @@ def read_entries(contents: PackContents, pack: BinaryIO) -> Iterator[tuple[PackE
                 break
             yield entry, piece, False
         if sha256.hexdigest() != entry.sha256:
-            raise Malformed(f"the entry {entry.name} does not match its name")
+            raise Malformed(f"the entry {entry.name} does not have the sha256 in the table of contents")
         # Padding is zeros. Otherwise a pack could carry bytes that no table names.
         if any(stream.exactly(-entry.size % BLOCK)):
             raise Malformed(f"there is data after the entry {entry.name}")
@@ -211,7 +211,7 @@ class _Stream:
         self._reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(pack, read_size=_READ)
 
     def some(self, most: int) -> bytes:
-        """Return at least one byte."""
+        """Return at least one byte, at most `most`."""
         try:
             data = self._reader.read(min(most, _READ))
         except zstandard.ZstdError as error:
@@ -227,7 +227,7 @@ class _Stream:
         return data
 
     def is_at_end(self) -> bool:
-        """Return whether nothing follows, packed or not."""
+        """Return whether the stream has ended, with no data after the end."""
         try:
             return not self._reader.read(1) and not self._pack.read(1)
         except zstandard.ZstdError as error:

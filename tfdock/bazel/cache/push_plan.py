@@ -2,12 +2,12 @@
 
 A push adds missing entries as new packs. Existing packs stay as they are, so that nothing is sent twice. A pack is
 dropped, and its useful entries are sent again in a new pack, if one of these is true:
-- for 20 changes of its toolchain, no machine that pushed had half of its bytes;
+- in the last 20 changes of its toolchain, no pushing machine had half of the pack's bytes;
 - half of its bytes or more are in other packs too;
 - there are more than 32 packs, and it holds less than 16 MiB.
 
-The last two apply only if the pushing machine has every entry of the pack. A change is a push that sends something.
-If there are more than 8 toolchains, the toolchain with the oldest change is removed.
+The last two apply only if the pushing machine has all entries that are in no other pack. A change is a push that
+sends something. Of more than 8 toolchains, the one with the oldest change is removed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PushedAction:
 class Plan:
     """The plan for a shelf: the packs that stay, the entries of each new pack, and the number of removed packs.
 
-    `there` counts the entries in the registry that can be hits.
+    `there` counts the useful entries that the registry already has.
     """
 
     kept: tuple[Pack, ...]
@@ -49,7 +49,7 @@ class Plan:
 
 
 def complete(actions: Iterable[PushedAction], blobs: Mapping[str, PackEntry]) -> tuple[PushedAction, ...]:
-    """Return the actions with all their blobs; the others are useless."""
+    """Return the actions whose blobs all exist. The other actions are useless."""
     return tuple(action for action in actions if all(blob in blobs or blob == EMPTY for blob in action.blobs))
 
 
@@ -59,7 +59,7 @@ def plan(
     actions: Iterable[PushedAction],
     blobs: Mapping[str, PackEntry],
 ) -> Plan:
-    """Plan the push of a shelf. `contents` has each pack's table by the table's digest, `actions` are complete."""
+    """Plan the push of a shelf. `contents` maps each table's digest to the table. `actions` are complete."""
     # A repeated push makes the same packs, and the registry already has the sent ones.
     actions = sorted(actions, key=lambda action: action.entry.name)
     wanted = {action.entry.name: action.entry for action in actions}
@@ -136,7 +136,7 @@ def _bundles(
 
 
 def with_packs(layers: Layers, shelves: Mapping[str, tuple[Pack, ...]]) -> Layers:
-    """Return the cache with other packs for some toolchains. In `shelves`, new packs still have `seen` 0."""
+    """Return the cache with a new list of packs for some toolchains. New packs in `shelves` still have `seen` 0."""
     moment = layers.pushes + 1
     shelves_by_key = dict(layers.shelves)
     for key, packs in shelves.items():

@@ -37,7 +37,7 @@ _Count = Annotated[int, below(1 << 53)]
 class Pack:
     """A pack in the manifest.
 
-    `seen` is the last push of the pack's shelf by a machine with at least half of the pack's bytes.
+    `seen` is the number of the last push to the pack's shelf by a machine that had at least half of the pack's bytes.
     """
 
     contents: Descriptor
@@ -49,7 +49,7 @@ class Pack:
 class Shelf:
     """The packs of a toolchain, oldest first.
 
-    `pushes` counts its changes, `moment` is the time of the last change.
+    `pushes` counts the changes of these packs. `moment` is the number of the cache's push that changed them last.
     """
 
     packs: tuple[Pack, ...] = ()
@@ -61,7 +61,7 @@ class Shelf:
 class Layers:
     """A cache in a registry: toolchain key -> its shelf.
 
-    `pushes` counts all changes. `moment` of a shelf is a value of this counter.
+    `pushes` counts all changes. `moment` of a shelf: the value of `pushes` at its last change.
     """
 
     shelves: Mapping[str, Shelf] = field(default_factory=dict)
@@ -87,14 +87,14 @@ class Layers:
 
     @classmethod
     def read(cls, manifest: Manifest, config: bytes) -> Layers:
-        """Return a cache from its manifest and configuration; raise Malformed."""
+        """Return a cache from its manifest and configuration; raise Malformed if they are invalid."""
         document: CacheConfiguration = parse(CacheConfiguration, config)
         rows = document.toolchains
         layers = list(manifest.layers)
         # Read in the order of writing: each shelf takes its layers from the front of the list.
         shelves = {key: _shelf(rows[key], layers) for key in sorted(rows)}
         if layers:
-            raise Malformed("it has more layers than its configuration names")
+            raise Malformed("the cache has more layers than its configuration names")
         return cls(shelves=shelves, pushes=document.pushes)
 
 
@@ -103,8 +103,8 @@ class CacheShelf:
     """The packs of a toolchain in a registry."""
 
     pushes: _Count  #: How often the packs have changed.
-    moment: _Count  #: The number of the cache's push that changed them last.
-    seen: tuple[_Count, ...]  #: For each pack, the last push by a machine with half of its bytes.
+    moment: _Count  #: The number of the cache's push that last changed these packs.
+    seen: tuple[_Count, ...]  #: For each pack: number of the last push by a machine with half of the pack's bytes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +113,13 @@ class CacheConfiguration:
 
     schema: Annotated[str, SCHEMA.__eq__]  #: Which document this is.
     pushes: _Count  #: How often the cache has changed.
-    toolchains: Mapping[_Key, CacheShelf]  #: Key of a disk cache to its packs.
+    toolchains: Mapping[_Key, CacheShelf]  #: Key of a disk cache -> its packs.
 
 
 def _shelf(row: CacheShelf, layers: list[Descriptor]) -> Shelf:
     """Return the shelf of a toolchain, and remove its layers from the list."""
     if len(layers) < 2 * len(row.seen):
-        raise Malformed("it has fewer layers than its configuration names")
+        raise Malformed("the cache has fewer layers than its configuration names")
     own = layers[: 2 * len(row.seen)]
     del layers[: 2 * len(row.seen)]
     packs_found = tuple(
@@ -128,7 +128,7 @@ def _shelf(row: CacheShelf, layers: list[Descriptor]) -> Shelf:
     )
     for pack in packs_found:
         if (pack.contents.media_type, pack.layer.media_type) != (packs.CONTENTS_TYPE, packs.PACK_TYPE):
-            raise Malformed("its layers are not packs with their tables of contents")
+            raise Malformed("the layers are not pairs of a table of contents and a pack")
     return Shelf(packs=packs_found, pushes=row.pushes, moment=row.moment)
 
 
@@ -140,9 +140,9 @@ CACHES = ArtifactKind(
     malformed_code="cache-layers-malformed",
     malformed_fix="check who may push to this registry, and push the cache again under another name",
     other_code="reference-no-cache",
-    other_fix="give the cache a name of its own, such as `ghcr.io/me/project/cache:main`",
+    other_fix="give the cache a separate name, such as `ghcr.io/me/project/cache:main`",
 )
-_MOST_ENTRIES = 2_000_000  #: The most entries in all tables; a build of TensorFlow leaves several 100,000.
+_MOST_ENTRIES = 2_000_000  #: The most entries in all tables together. A build of TensorFlow has several 100,000.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ class StoredCache(NamedArtifact):
     _tables: dict[Digest, PackContents] = field(default_factory=dict)
 
     def read(self) -> tuple[Layers, Digest] | None:
-        """Return the cache that now has the name, and the digest of its manifest; None if there is none."""
+        """Return the cache that now has the name, and the digest of its manifest; None if the name has no cache."""
         stored = self.manifest()
         if stored is None:
             return None
@@ -181,7 +181,7 @@ class StoredCache(NamedArtifact):
                 table = PackContents.read(self.repository.small_blob(pack.contents, packs.MOST_CONTENTS))
                 # All tables are in memory until the end, and a stranger may have written them.
                 if sum(len(known.entries) for known in self._tables.values()) + len(table.entries) > _MOST_ENTRIES:
-                    raise Malformed(f"it lists more than {_MOST_ENTRIES} entries")
+                    raise Malformed(f"the tables of contents list more than {_MOST_ENTRIES} entries")
                 self._tables[digest] = table
         return self._tables[digest]
 
@@ -195,10 +195,10 @@ class StoredCache(NamedArtifact):
         with self.well_formed(pack.layer.digest):
             # On another shelf, a pack would serve objects of other compilers.
             if contents.toolchain != toolchain:
-                raise Malformed(f"it is for the toolchain {contents.toolchain[:40]!a}, not for {toolchain}")
+                raise Malformed(f"the pack is for the toolchain {contents.toolchain[:40]!a}, not for {toolchain}")
             # Check before the download: the table of contents bounds the pack's size.
             if pack.layer.size > packs.most_packed(contents):
-                raise Malformed(f"it has {pack.layer.size} bytes, too many for its entries")
+                raise Malformed(f"the pack has {pack.layer.size} bytes, too many for its entries")
             yield from from_blob(pieces, packs.read_entries(contents, BufferedReader(ChunkReader(pieces))))
 
     def pack(
@@ -240,8 +240,8 @@ class StoredCache(NamedArtifact):
     def publish(self, layers: Layers, before: Digest | None) -> Digest | None:
         """Publish the cache under its name; its packs must be in the registry already.
 
-        Return the manifest's digest, or None if another push finished first: the name no longer belongs to `before`,
-        or, a moment later, to our manifest.
+        Return the manifest's digest; None if another push finished first. The name is checked twice: it must stand
+        for `before`, and after publishing for our manifest.
         """
         config, manifest = layers.encoded()
         self._upload(Descriptor.of(CONFIG_TYPE, config), config)

@@ -1,4 +1,4 @@
-"""Archives with dead addresses: where they may be found, and how to use another address. Pure."""
+"""Archives with dead addresses: where they may be found, and how to use another address. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ HOW_TO_ADD = "a row with this `sha256` in `source_archives.yaml` of a `--knowled
 def addresses(row: SourceArchive, mirror: str | None = None) -> tuple[str, ...]:
     """Return the addresses to try for an archive. The mirror comes first, then the row's addresses.
 
-    The mirror's address is followed by the archive's address without its scheme:
+    An address on the mirror ends with the archive's address without its scheme:
     `https://mirror.example/github.com/x/y.tar.gz`.
     """
     return (*(mirrored(mirror, url) for url in (row.original, *row.urls) if mirror), *row.urls)
 
 
 def mirrored(mirror: str, url: str) -> str:
-    """Return a mirror's address for an address."""
+    """Return the address that an archive has on a mirror."""
     return f"{mirror.rstrip('/')}/{url.partition('://')[2]}"
 
 
@@ -37,7 +37,7 @@ def sum_beside(text: str, url: str) -> str:
 
 
 def example_row(url: str, sha256: str, release: str) -> str:
-    """Return a table row, with placeholders, for an archive that its address does not serve."""
+    """Return a table row, with placeholders, for an archive whose address is dead."""
     name = url.rpartition("/")[2]
     # As JSON, which is YAML too: no address of a stranger's source can end the line.
     values = {"sha256": sha256 or "…", "archive": name, "releases": release, "original": url, "gone": "2026"}

@@ -1,8 +1,8 @@
 """Relay a Unix socket to one endpoint: the only connection from a compile container to the outside.
 
-The relay runs in this process, so that TLS with this machine's certificates, and credentials, never enter the
-container. When the endpoint is gone, the relay answers every request with "not cached". Then every version of Bazel
-continues at once, instead of asking again 25,000 times.
+The relay runs in this process, so the credentials and this machine's certificates never enter the container. When the
+endpoint is lost, the relay answers every request with "not cached". So every version of Bazel continues at once,
+instead of repeating 25,000 requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from tfdock.bazel.remote import relay_grpc, relay_http
 from tfdock.bazel.remote.relay_line import BUFFER, CONNECTION_ERRORS, Reader, RelayLine, Writer, close_writer
 
-#: The most connections at once for each endpoint. Bazel makes 100. More could use up this process's open files.
+#: The most connections at once for each endpoint. Bazel makes 100. More could use up the open files of this process.
 CONNECTIONS = 128
 
 Serve = Callable[[RelayLine, Reader, Writer], Awaitable[None]]
@@ -26,7 +26,7 @@ Serve = Callable[[RelayLine, Reader, Writer], Awaitable[None]]
 
 @contextmanager
 def running(lines: dict[str, RelayLine], folder: Path) -> Iterator[None]:
-    """Relay while the context lasts: `<folder>/<name>` is the socket of each line."""
+    """Relay until the context ends. Each line has the socket `<folder>/<name>`."""
     # A thread of its own: the main thread waits for the engine meanwhile.
     loop = asyncio.new_event_loop()
     # A daemon, so that a hanging connection does not keep the program from ending.
@@ -93,6 +93,6 @@ async def _stop(servers: list[asyncio.Server]) -> None:
 
 
 async def _run_pending() -> None:
-    """Let the loop run its due tasks: accepted connections get a task, closing connections close their socket."""
+    """Let the loop run its waiting tasks: accepted connections become tasks, closing ones close their sockets."""
     for _ in range(5):
         await asyncio.sleep(0)

@@ -1,7 +1,7 @@
 """Relay gRPC: HTTP/2 frames pass unchanged; requests get the endpoint's name and credentials.
 
-Only header blocks are opened. Data, settings and windows pass unchanged between the two sides. Headers to the
-endpoint are encoded without a table, so that no agreement about the table's size is needed.
+Only header blocks are decoded. Data, settings and windows pass unchanged between the two sides. Headers to the
+endpoint use no table, so the two sides need not agree on the table's size.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _END_STREAM, _END_HEADERS, _PADDED, _PRIORITY = 1, 4, 8, 32
 # RFC 9113, section 6.7: exactly eight bytes.
 _ARE_YOU_THERE = b"tfdock ?"  #: Content of the relay's own pings.
 # RFC 9113, section 4.2.
-_LARGEST = 1 << 14  #: Bytes of a frame that every peer accepts.
+_LARGEST = 1 << 14  #: The largest frame, in bytes, that every peer accepts.
 _PATIENCE = 30.0  #: Seconds within which a frame that has begun must arrive.
-_TABLE = 1 << 20  #: A size for the table of headers that is larger than either side needs.
+_TABLE = 1 << 20  #: A size of the header table: larger than either side needs.
 
 # RFC 9113, section 10.5.1: a block must be held until it ends, and CONTINUATION frames have no limit.
-_LONGEST = 1 << 18  #: Bytes of a header block, in any number of frames.
+_LONGEST = 1 << 18  #: The most bytes of a header block, in all its frames together.
 
 _API = b"/build.bazel.remote.execution.v2."
 _STREAM = b"/google.bytestream.ByteStream/"
 _LOOKUP = _API + b"ActionCache/GetActionResult"
 _CAPABILITIES = _API + b"Capabilities/GetCapabilities"
-#: Calls that are allowed without uploads. An unknown call may write.
+#: Calls that are allowed if uploads are off. Unknown calls are not allowed, because they may write.
 _READING = {
     _CAPABILITIES,
     _LOOKUP,
@@ -48,7 +48,7 @@ _READING = {
     _API + b"ContentAddressableStorage/GetTree",
     _STREAM + b"Read",
 }
-#: Calls that are allowed for an executor. It gets the inputs of its actions, and writes their results itself.
+#: Calls that are allowed for an executor, which needs the inputs of its actions. It writes the results itself.
 _EXECUTING = _READING | {
     _API + b"ContentAddressableStorage/BatchUpdateBlobs",
     _API + b"Execution/Execute",
@@ -62,7 +62,7 @@ _DENIED = (b"7", b"16")  #: PERMISSION_DENIED and UNAUTHENTICATED.
 
 #: A `ServerCapabilities` message: SHA256, uploads, execution, version 2 of the API.
 ABILITIES = bytes.fromhex("0a070a010112020801120408011001220208022a020802")
-#: Answers that replace a lost endpoint; every other call gets NOT_FOUND.
+#: Answers in place of a lost endpoint. Every other call gets NOT_FOUND.
 #:
 #: FindMissingBlobs: no blob is missing, so Bazel sends none. Bazel 0.26.1 crashes if this request fails.
 _WITHOUT = {
@@ -105,7 +105,7 @@ class Frame:
     async def read(cls, reader: Reader, large: asyncio.Semaphore | None = None) -> Frame:
         """Return the next frame; raise EOFError at the end.
 
-        With `large`, few frames over 16 KiB are read at a time. Raises TimeoutError for a frame that does not arrive.
+        `large` limits how many frames over 16 KiB are read at once. Raises TimeoutError if a frame does not arrive.
         """
         head = await reader.readexactly(9)
         # The peer claims a length of up to 16 MiB before it has sent any byte.
@@ -163,7 +163,7 @@ class _Connection:
         # An encoder without a table never depends on the size that the endpoint allows.
         encoder.header_table_size = 0
         if await client.readexactly(len(PREFACE)) != PREFACE:
-            raise ValueError("a client that does not speak HTTP/2")
+            raise ValueError("the client does not speak HTTP/2")
         server.write(PREFACE)
         block, first = b"", None
         while True:
@@ -269,13 +269,13 @@ class _Connection:
         status = next((value for name, value in headers if name == b"grpc-status"), b"")
         self.line.hits += status == b"0"
         if status in _DENIED:
-            self.line.lost = "it no longer accepts the credentials"
+            self.line.lost = "the credentials are no longer accepted"
 
 
 def _extend_block(block: bytes, frame: Frame) -> bytes:
     """Return a header block with its next part; raise ValueError if it grows too long."""
     if len(block) + len(frame.body) > _LONGEST:
-        raise ValueError("a header block without an end")
+        raise ValueError("a header block is too long")
     return block + frame.block
 
 
@@ -370,7 +370,7 @@ def capabilities(
         if not data:
             raise ConnectionResetError(0, "the connection was closed")
         if data.startswith(b"HTTP/1"):  # h2 would read this as the start of a long frame
-            raise ValueError("its answer is not HTTP/2")
+            raise ValueError("the answer is not HTTP/2")
         try:
             for event in connection.receive_data(data):
                 if isinstance(event, h2.events.DataReceived):
@@ -380,7 +380,7 @@ def capabilities(
                 if isinstance(event, h2.events.StreamEnded | h2.events.StreamReset | h2.events.ConnectionTerminated):
                     return _status(headers), headers.get("grpc-message", "")
         except h2.exceptions.ProtocolError:
-            raise ValueError("its answer is not HTTP/2") from None
+            raise ValueError("the answer is not HTTP/2") from None
 
 
 def _status(headers: dict[str, str]) -> str:

@@ -17,7 +17,7 @@ from tfdock.bazel.remote import relay_line
 from tfdock.bazel.remote.relay_line import CONNECTION_ERRORS, Reader, RelayLine, Writer, close_writer
 
 _PIECE = 1 << 18
-_IDLE = 4.0  #: Seconds after which a connection is not used again: servers close idle ones, some after five.
+_IDLE = 4.0  #: Seconds after which an idle connection is not used again. Some servers close it after five seconds.
 # MD5 has 32 digits, SHA-512 has 128.
 _TARGET = re.compile(r"/(?:ac|cas)/[0-9a-f]{32,128}")  #: All targets that Bazel requests from an HTTP cache.
 _STATUS = re.compile(r"HTTP/1\.[01] ([1-5][0-9]{2})(?: .*)?")
@@ -28,13 +28,13 @@ _NUMBER = re.compile(r"[0-9]{1,15}")
 # RFC 9112, section 7.1.1: unknown extensions are ignored.
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?\r\n")
 # A list of allowed headers: others could choose a host or carry credentials.
-#: Request headers that are forwarded, besides those that give the length of the body.
+#: Request headers that are forwarded, besides the headers with the length of the body.
 _FORWARDED = {"accept", "accept-encoding", "content-type", "user-agent"}
 # 405: a server that only reads does not know PUT.
 _REFUSED = (401, 403, 405)
 # 204 has no content by definition, so it holds no result.
 _ABSENT = (204, 404)
-#: The answer for a lost endpoint, by whether the request is an upload: nothing is cached, uploads are dropped.
+#: The answers in place of a lost endpoint. True: an upload, which is dropped. False: a lookup, which finds nothing.
 _NOTHING = {False: "404 Not Found", True: "200 OK"}
 
 Give = Callable[[bytes], Awaitable[None]]
@@ -58,12 +58,12 @@ class Head:
 
     @property
     def length(self) -> int | None:
-        """Bytes of the body, if the head says so."""
+        """The size of the body in bytes; None if the head does not state it."""
         return next(map(int, self.values("content-length")), None)
 
     @property
     def certain(self) -> bool:
-        """Whether every reader understands the same end of the body."""
+        """Whether all readers agree where the body ends."""
         codings, lengths = self.values("transfer-encoding"), self.values("content-length")
         # RFC 9112, section 6.3: both headers together may be an attempt at request smuggling.
         if codings:
@@ -73,14 +73,14 @@ class Head:
 
     @property
     def status(self) -> int:
-        """The status of an answer; raises ValueError for anything else."""
+        """The status of an answer. Raises ValueError if this is not the head of an answer."""
         match = _STATUS.fullmatch(self.line)
         if not match:
-            raise ValueError("no answer in HTTP/1")
+            raise ValueError("not an HTTP/1 answer")
         return int(match[1])
 
     def encoded(self) -> bytes:
-        """Return the bytes on the wire."""
+        """Return the head in bytes, as sent over the connection."""
         lines = [self.line, *(f"{name}: {value}" for name, value in self.headers), "", ""]
         return "\r\n".join(lines).encode("latin-1")
 
@@ -129,7 +129,7 @@ def _is_allowed(line: RelayLine, method: str, target: str, head: Head) -> bool:
 
 
 async def _connect(line: RelayLine, *, upload: bool) -> tuple[Reader, Writer] | None:
-    """Return a connection to the endpoint, or None to answer the request without the endpoint."""
+    """Return a connection to the endpoint; None if the relay must answer the request itself."""
     if line.lost or (upload and line.no_uploads):
         return None
     try:
@@ -201,12 +201,12 @@ async def _forward_answer(
     line.hits += not upload and target.startswith("/ac/")
     # Also close Bazel's connection: only this marks the end of the body.
     if ends:
-        raise EOFError("the end of the connection was the end of the answer")
+        raise EOFError("the answer ended with the connection")
     return _stays_open(head)
 
 
 async def _read_answer(line: RelayLine, server: Reader) -> Head | None:
-    """Return the head of the answer, or None if none comes."""
+    """Return the head of the answer; None if no answer arrives."""
     if line.lost:
         return None
     try:
@@ -227,7 +227,7 @@ def _is_usable(line: RelayLine, status: int, *, upload: bool) -> bool:
     if status in _REFUSED and upload:
         line.no_uploads = True
     elif status in _REFUSED:
-        line.lost = f"it no longer accepts the credentials ({status})"
+        line.lost = f"the credentials are no longer accepted ({status})"
     elif status == 200 or status in ((201, 202, 204) if upload else _ABSENT):
         return True
     else:
@@ -252,12 +252,12 @@ async def _head(reader: Reader) -> Head:
     pairs = [_HEADER.fullmatch(line) for line in lines]
     head = Head(first, tuple((pair[1].lower(), pair[2]) for pair in pairs if pair))
     if not first.isprintable() or not all(pairs) or not head.certain:
-        raise ValueError("no head of HTTP/1")
+        raise ValueError("not the head of an HTTP/1 message")
     return head
 
 
 async def _forward_body(head: Head, reader: Reader, give: Give, *, ends: bool = False) -> int:
-    """Forward the body after a head; return its size in bytes. `ends`: the body ends with the connection."""
+    """Forward the body after a head; return its size in bytes. `ends`: the body ends when the connection closes."""
     if head.chunked:
         return await _forward_chunks(reader, give)
     total = 0
@@ -268,7 +268,7 @@ async def _forward_body(head: Head, reader: Reader, give: Give, *, ends: bool = 
 
 
 async def _forward_chunks(reader: Reader, give: Give) -> int:
-    """Forward chunks, without extensions, and without headers after the last chunk."""
+    """Forward a chunked body. Drop chunk extensions, and headers after the last chunk."""
     total = 0
     while True:
         async with asyncio.timeout(relay_line.SILENCE):
@@ -284,7 +284,7 @@ async def _forward_chunks(reader: Reader, give: Give) -> int:
             await give(data)
         # RFC 9112, section 7.1: every chunk ends with CRLF.
         if await reader.readexactly(2) != b"\r\n":
-            raise ValueError("a chunk with a wrong length")
+            raise ValueError("a chunk has a wrong length")
         await give(b"\r\n")
     async with asyncio.timeout(relay_line.SILENCE):
         # RFC 9112, section 7.1.2: trailers may be dropped.
@@ -295,14 +295,14 @@ async def _forward_chunks(reader: Reader, give: Give) -> int:
 
 
 async def _pieces(reader: Reader, left: float) -> AsyncIterator[bytes]:
-    """Yield this many bytes; for an infinite number, all bytes until the connection is closed."""
+    """Yield `left` bytes; if `left` is infinite, all bytes until the connection closes."""
     while left:
         async with asyncio.timeout(relay_line.SILENCE):
             data = await reader.read(int(min(_PIECE, left)))
         if not data and left == math.inf:
             return
         if not data:
-            raise EOFError("a body ended early")
+            raise EOFError("the body ended early")
         left -= len(data)
         yield data
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from tfdock.types import Endpoint
 
 CONNECT_TIMEOUT = 10.0
-SILENCE = 30.0  #: Seconds without an answer after which an endpoint counts as gone. Bazel itself waits for 60.
-#: Seconds before each try to connect. After the last one, the endpoint counts as gone for the rest of the run.
+SILENCE = 30.0  #: Seconds without an answer after which an endpoint counts as lost. Bazel itself waits 60 seconds.
+#: Seconds before each try to connect. After the last try, the endpoint counts as lost for the rest of the run.
 _PAUSES = (0.0, 0.3, 1.0, 2.0)
 
 BUFFER = 1 << 17  #: The most bytes of a message's headers. Twice as many received bytes may wait to be read.
@@ -27,7 +27,7 @@ _MOST_LARGE = 4  #: How many large frames may be in memory at once.
 
 @dataclass(eq=False)
 class RelayLine:
-    """One endpoint and its traffic: hits, and bytes in each direction. `lost` says why it is no longer used.
+    """One endpoint and its traffic: hits, and bytes in each direction. `lost` says why the endpoint is not used.
 
     `headers` are credentials: no message and no repr contains them.
     """
@@ -35,19 +35,19 @@ class RelayLine:
     endpoint: Endpoint
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     upload: bool = True
-    #: Whether the endpoint is an executor. It gets the inputs of its actions even if uploads are off.
+    #: Whether the endpoint is an executor. An executor gets the inputs of its actions even if uploads are off.
     executes: bool = False
     hits: int = 0
     sent: int = 0
     received: int = 0
     lost: str | None = None
-    no_uploads: bool = False  #: Whether the endpoint answered a question but refused an upload.
-    trouble: str | None = None  #: Answers that are neither a result nor "not found".
-    #: Held while a frame of up to 16 MiB is read: a container may open many connections.
+    no_uploads: bool = False  #: Whether the endpoint answers lookups but refused an upload.
+    trouble: str | None = None  #: An answer that is neither a result nor "not found".
+    #: Limits how many frames of up to 16 MiB are read at once: a container may open many connections.
     large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_LARGE), repr=False)
 
     async def connect(self) -> tuple[Reader, Writer]:
-        """Return a new connection to the endpoint; raise OSError, and then the endpoint is lost."""
+        """Return a new connection to the endpoint. If no connection is possible, set `lost` and raise OSError."""
         error: Exception | None = None
         for pause in _PAUSES:
             await asyncio.sleep(pause)
@@ -81,7 +81,7 @@ class RelayLine:
 def tls(endpoint: Endpoint) -> ssl.SSLContext | None:
     """Return the TLS context for the endpoint, or None without TLS.
 
-    It checks certificates by `SSL_CERT_FILE`, else by the system's.
+    Certificates are checked against `SSL_CERT_FILE`, or without this variable against the system's certificates.
     """
     if not endpoint.tls:
         return None
@@ -95,13 +95,13 @@ def failure_reason(error: Exception | None) -> str:
     """Return why a connection failed, in words."""
     # Check the narrowest type first: each of these is an OSError.
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}"
+        return f"the certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return "it does not use TLS correctly"
+        return "the server does not use TLS correctly"
     if isinstance(error, socket.gaierror):
-        return "its host name is unknown"
+        return "the host name is unknown"
     if isinstance(error, TimeoutError):
-        return "it does not answer"
+        return "the server does not answer"
     number = getattr(error, "errno", None)
     return os.strerror(number).lower() if number else "the connection broke"
 

@@ -1,4 +1,4 @@
-"""The remote cache or executor of a build: checked at its start, reached through the relay, and recorded."""
+"""The remote cache or executor of a build: checked when the build starts, reached through the relay, and recorded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 def lines_for(remote: Remote, settings: Settings) -> dict[str, relay_line.RelayLine]:
-    """Return the line to the endpoint of each role, with credentials; raise TfdockError if they are missing."""
+    """Return the line to the endpoint of each role, with credentials; raise TfdockError if these cannot be read."""
     return {
         role: relay_line.RelayLine(
             endpoint,
@@ -117,7 +117,7 @@ def _helper_headers(role: str, endpoint: Endpoint, helper: str) -> Mapping[str, 
     raise NetworkError.of(
         "remote-credentials",
         f"the credential helper {helper} for the remote {role} {failure}",
-        f'try it yourself: run `{helper} get`, with {{"uri": …}} on its standard input',
+        f'try the helper yourself: run `{helper} get`, with {{"uri": …}} on its standard input',
     ) from None
 
 
@@ -141,14 +141,14 @@ def check(remote: Remote, settings: Settings) -> None:
             raise NetworkError.of(
                 "remote-unusable",
                 f"the remote {role} {line.endpoint} answers, but not as a remote {role}: {strange}",
-                "check its address, path and instance name",
+                "check the endpoint's address, path and instance name",
             ) from None
         # Handle this before OSError, because it is an OSError too.
         except ssl.SSLCertVerificationError as error:
             raise NetworkError.of(
                 "remote-untrusted",
                 f"the remote {role} {line.endpoint} cannot be trusted: {relay_line.failure_reason(error)}",
-                "give its authority's certificates with SSL_CERT_FILE, or add them to this machine's certificates",
+                "give its CA certificates with SSL_CERT_FILE, or add them to this machine's certificates",
             ) from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             why = _reason(line, error)
@@ -161,7 +161,7 @@ def check(remote: Remote, settings: Settings) -> None:
 
 
 def engine_far_error(remote: Remote) -> TfdockError:
-    """Return the error for an engine on another machine: no socket connects its containers to this process."""
+    """Return the error for an engine on another machine: its containers cannot use a socket of this process."""
     roles = " and the ".join(f"remote {role}" for role, _ in remote.endpoints)
     return EngineError.of(
         "remote-engine-far",
@@ -185,10 +185,10 @@ class _UnexpectedAnswer(Exception):
 
 def _reason(line: relay_line.RelayLine, error: Exception) -> str:
     if isinstance(error, UnicodeError):  # an IDNA error, from the lookup of the name
-        return "its name cannot be a host name"
+        return "the name cannot be a host name"
     if isinstance(error, OSError):
         return relay_line.failure_reason(error)
-    return f"its protocol is not HTTP{'' if line.endpoint.http else '/2'}"
+    return f"the server does not speak HTTP{'' if line.endpoint.http else '/2'}"
 
 
 @contextmanager
@@ -236,7 +236,7 @@ def _ask_grpc(line: relay_line.RelayLine, instance: str) -> None:
     with _connected(line.endpoint) as connection:
         # gRPC needs HTTP/2, and over TLS only ALPN shows that a server speaks it.
         if isinstance(connection, ssl.SSLSocket) and connection.selected_alpn_protocol() != "h2":
-            raise _UnexpectedAnswer("it does not offer HTTP/2")
+            raise _UnexpectedAnswer("the server does not offer HTTP/2")
         connection.settimeout(TIMEOUT)
         status, message = relay_grpc.capabilities(
             line, instance, connection.sendall, lambda: connection.recv(1 << 16)
@@ -255,14 +255,14 @@ def _ask_grpc(line: relay_line.RelayLine, instance: str) -> None:
 
 @dataclass
 class EndpointWatch:
-    """The endpoints of the compile phase. Called with the phase's output, it reports each lost endpoint once."""
+    """Watches the endpoints of the compile phase. When output arrives, each lost endpoint is reported once."""
 
     lines: dict[str, relay_line.RelayLine]
     listen: events.Listener
     _announced: frozenset[str] = frozenset()
 
     def feed(self, data: bytes) -> None:  # noqa: ARG002 - only that it comes counts
-        """Report lost endpoints whenever some output comes."""
+        """Report lost endpoints when output arrives."""
         self.tell()
 
     def shown_line(self, line: str) -> str:
@@ -285,12 +285,12 @@ class EndpointWatch:
         if line.no_uploads:
             return f"warning: the remote {role} {line.endpoint} accepts no uploads; the build only reads from it"
         if line.trouble:
-            return f"warning: the remote {role} {line.endpoint} answers {line.trouble}; its part is done locally"
+            return f"warning: the remote {role} {line.endpoint} answers {line.trouble}; Bazel does this work locally"
         return ""
 
     @property
     def facts(self) -> dict[str, object]:
-        """The traffic of each line, for the record: no credentials, no path, and no name except the host's."""
+        """The traffic of each line, for the record: without credentials and paths, and only the host is named."""
         return {
             role: {
                 "endpoint": str(line.endpoint),
@@ -305,7 +305,7 @@ class EndpointWatch:
 
 @contextmanager
 def open_relay(remote: Remote, settings: Settings, folder: Path, listen: events.Listener) -> Iterator[EndpointWatch]:
-    """Relay to the endpoints while the context lasts, from sockets in a folder that the container only reads."""
+    """Relay to the endpoints until the context ends. The sockets are in a folder that the container can only read."""
     watch = EndpointWatch(lines_for(remote, settings), listen)
     if not watch.lines:
         yield watch

@@ -1,4 +1,4 @@
-"""Choose the contents of a runtime image: packages, variables, its Dockerfile, and missing libraries. Pure."""
+"""Choose the contents of a runtime image: packages, variables, Dockerfile, missing libraries. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.requirements import wanted
 
 FOLDER = "/opt/tensorflow"  #: Folder of everything that is installed.
-USER = 10001  #: User id in the image: a number that no user of another system has.
-#: Folders of wheels in the context, each a layer of the image: the least changing comes first.
+USER = 10001  #: User id in the image. This number is not in use on common systems.
+#: Folders of wheels in the build context. Each becomes a layer of the image. The folder that changes least is first.
 STAGES = ("required", "accelerator", "wheel")
-#: Label of the image that the engine keeps for a stage; its value is the run that made the image.
+#: Label of the image that the engine keeps for a stage. The value is the id of the run that built the image.
 STAGE_LABEL = "io.tfdock.stage"
 CONTENTS_LABEL = "io.tfdock.contents"  #: Label of a runtime image: a hash of everything in it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Libraries:
-    """The accelerator's libraries for a wheel. `lines` are for pip; `lacking` says what the image will lack."""
+    """The accelerator's libraries for a wheel. `lines` are requirements for pip. `lacking` says what is missing."""
 
     lines: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Libraries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSettings:
-    """Variables of the image, and folders for the loader if the wheel itself does not look there for libraries."""
+    """Variables of the image, and library folders for the loader (if the wheel itself does not search them)."""
 
     variables: Mapping[str, str]
     library_path: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class RuntimeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeImage:
-    """An image to be made. `stages` are those of STAGES that have wheels, with a pin for each (`numpy==2.0.2`)."""
+    """An image to build. `stages` are the STAGES that have wheels, with a pin for each wheel (`numpy==2.0.2`)."""
 
     build_id: str
     base: ImageRef
@@ -72,11 +72,11 @@ def libraries(
     python: str,
     components: Mapping[str, str] | None = None,
 ) -> Libraries:
-    """Return the accelerator's libraries for a wheel that `python` (`3.11`) shall run, with the toolkit's versions.
+    """Return the accelerator's libraries for a wheel and a `python` (`3.11`), in the toolkit's versions.
 
-    `offered` are the lines of the wheel's own extra. The packages are used if they provide the libraries that the
-    wheel opens. A wheel built with another toolkit version than the official wheel still requires the official
-    version. `components` are the versions of the build, where they are known more exactly than from the wheel.
+    `offered` are the lines of the wheel's own extra. They are used if their packages provide the libraries that the
+    wheel opens, in the right version: a wheel built with another toolkit than the official wheel still has the
+    official lines. `components` are the build's versions, if they are known more exactly than from the wheel.
     """
     rows = opened_libraries(knowledge, inspection, with_driver=False)
     versions = _Versions(knowledge, inspection, components or {})
@@ -115,7 +115,7 @@ class _Versions:
 
     @property
     def toolkit(self) -> str:
-        """The name of the component that is the toolkit; empty without an accelerator."""
+        """The name of the toolkit's component; empty without an accelerator."""
         accelerator = accelerator_of(self.knowledge, self.inspection)
         return (accelerator.toolkit or "") if accelerator else ""
 
@@ -133,7 +133,7 @@ class _Versions:
         return ".".join(parts[:2]) if len(parts) > 1 and all(part.isdecimal() for part in parts[:2]) else ""
 
     def agree(self, rows: Iterable[RuntimeLibrary], lines: Sequence[str]) -> bool:
-        """Return whether these lines for pip name the toolkit's own minor version, as far as one can tell."""
+        """Return whether these lines for pip have the toolkit's minor version, as far as this is known."""
         minor = self.minor(self.toolkit)
         packages = {package_of(self.knowledge, self.inspection, row) for row in rows if row.numbered}
         numbered = [line for line in lines if packages & {requirement.package for requirement in wanted([line])}]
@@ -174,20 +174,20 @@ def _lacking(knowledge: KnowledgeBase, inspection: Inspection, rows: Sequence[Ru
     unknown = [row for row in rows if not row.package]
     needed = [row.library for row in unknown if row.use is None]
     if needed:
-        yield f"{', '.join(needed)}: no known package has these libraries, and without them the wheel uses no GPU"
-    yield from (f"{row.library}, for {row.use}: no package with it is known" for row in unknown if row.use)
+        yield f"{', '.join(needed)}: no known package has these libraries; without them, the wheel uses no GPU"
+    yield from (f"{row.library}, for {row.use}: no known package has this library" for row in unknown if row.use)
     toolkit, major = _toolkit(knowledge, inspection), toolkit_major(knowledge, inspection)
     if toolkit and major not in toolkit.packages:
-        yield f"{posixpath.basename(toolkit.marker)}, for XLA: no package with it is known"
+        yield f"{posixpath.basename(toolkit.marker)}, for XLA: no known package has this file"
 
 
 # --- variables ------------------------------------------------------------------------------------------------------
 
 
 def settings(knowledge: KnowledgeBase, inspection: Inspection, site: str, members: Iterable[str]) -> RuntimeSettings:
-    """Return the variables and loader folders of the image.
+    """Return the image's variables and library folders.
 
-    `site` is the folder of packages in the image, `members` are the files that the accelerator's packages put there.
+    `site` is the folder of packages in the image. `members` are the files of the accelerator's packages there.
     """
     members = list(members)
     accelerator, toolkit = accelerator_of(knowledge, inspection), _toolkit(knowledge, inspection)
@@ -215,7 +215,7 @@ def settings(knowledge: KnowledgeBase, inspection: Inspection, site: str, member
 
 
 def render_runtime(image: RuntimeImage, templates: Mapping[str, str]) -> BuildContext:
-    """Return the context without the wheels, which belong in the folders of its stages."""
+    """Return the build context without the wheels. The wheels belong in the folders of the stages."""
     values = {
         "build_id": image.build_id,
         "base": image.base,

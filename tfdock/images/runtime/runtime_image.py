@@ -1,4 +1,4 @@
-"""Make an image with Python, a finished wheel and its requirements (`image runtime`); test it before it gets its
+"""Build an image with Python, a finished wheel and its requirements (`image runtime`). Test it before it gets its
 name."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from tfdock.wheel.wheel_file import inspected
 from tfdock.wheel.zip_archive import open_archive
 from tfdock.wheelhouse.build_record import WHEEL
 
-#: Versions that are safe in a script and in a path: a stranger may have written the record.
+#: Only such versions are safe in a script and in a path. A stranger may have written the record.
 _PYTHON = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}")
 _CREATED = f"{STANDARD}.created"
 _NO_GPU = "-no-gpu-libraries"
@@ -60,9 +60,9 @@ _NO_GPU = "-no-gpu-libraries"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeImageRequest:
-    """The request for an image. `name` is the image's name, `push` a second name that is pushed to its registry.
+    """The request for an image. `name` is the image's name, `push` a second name, which is pushed to a registry.
 
-    Without `gpu` the libraries of the wheel's accelerator are left out. `variables` are set in the image.
+    Without `gpu`, the libraries of the wheel's accelerator are left out. `variables` are set in the image.
     """
 
     name: str
@@ -73,18 +73,18 @@ class RuntimeImageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltRuntimeImage:
-    """An image to run a wheel in, which the engine has."""
+    """A finished image to run a wheel in. The engine has this image."""
 
-    status: Literal["built", "up-to-date"]  #: `up-to-date`: the image existed with this name.
+    status: Literal["built", "up-to-date"]  #: `up-to-date`: the image with this name existed before.
     name: str  #: The image's name.
     id: str  #: The image's id on the engine.
     size: int  #: Bytes of the image.
-    base: str  #: The base image that it begins with.
+    base: str  #: The base image of the image.
     base_size: int  #: Bytes of the base image.
     labels: Mapping[str, str]  #: The image's labels.
-    variables: Mapping[str, str]  #: Environment variables that ask for GPUs.
+    variables: Mapping[str, str]  #: The image's environment variables that request GPUs.
     distributions: tuple[str, ...]  #: Python packages in the image.
-    lacking: tuple[str, ...]  #: The parts that the image lacks, in sentences.
+    lacking: tuple[str, ...]  #: The missing parts of the image, in sentences.
     pushed: Mapping[str, str] | None = None  #: `reference` and `digest` in the registry; null without `--push`.
 
 
@@ -107,9 +107,9 @@ class _BuildInput:
 
 
 def default_tag(build_id: str, *, gpu: bool = True, variables: Mapping[str, str] | None = None) -> str:
-    """Return the default tag of a build's image, of at most 128 characters.
+    """Return the default tag of a build's image, at most 128 characters long.
 
-    The tag also shows that GPU libraries are left out, or that variables are set.
+    The tag also shows whether GPU libraries are left out, and whether variables are set.
     """
     end = "" if gpu else _NO_GPU
     if variables:
@@ -125,7 +125,7 @@ def default_name(build_id: str, *, gpu: bool = True, variables: Mapping[str, str
 def foreign_build(
     knowledge: KnowledgeBase, inspection: Inspection, wheel: ImageWheel, verification: Mapping[str, Any]
 ) -> wheel_image.WheelBuild:
-    """Return a build of a wheel without a record, for the newest known Python that runs the wheel."""
+    """Return a build for a wheel without a record. Its Python is the newest known one that runs the wheel."""
     tags = inspection.wheel.python_tag, inspection.wheel.abi_tag
     pythons = [python for python in knowledge.runtimes if runs_on_python(*tags, python)]
     # A tag has fewer letters than the name of a file.
@@ -213,14 +213,14 @@ class _RuntimeBuild(TrialContainers):
         if image is None or not _PYTHON.fullmatch(python):
             raise ProfileError.of(
                 "runtime-unknown",
-                f"no image is known with a Python for {tags[0]}",
+                f"no known image has a Python for {tags[0]}",
                 "name an image that has such a Python: `runtime: …` in the profile, and build again",
             )
         linked = linked_to_accelerator(self._knowledge, self._inspection)
         if linked and not asked:
             raise ProfileError.of(
                 "runtime-lacks-libraries",
-                f"the wheel links {', '.join(linked)}, which {image} does not have",
+                f"the wheel links {', '.join(linked)}, but {image} does not have these libraries",
                 "name an image that has these libraries and the wheel's Python: `runtime: …` in the profile, and "
                 "build again",
             )
@@ -267,9 +267,9 @@ class _RuntimeBuild(TrialContainers):
         try:
             return pip_requirements(self._inspection.metadata.requires_dist, extras)
         except InvalidRequirement as error:
-            fix = "correct the requirements in its source, and build again"
+            fix = "correct the requirements in the wheel's source, and build again"
             raise ProfileError.of(
-                "dependencies-unavailable", f"a requirement of the wheel is refused: {error}", fix
+                "dependencies-unavailable", f"a requirement of the wheel is invalid: {error}", fix
             ) from error
 
     def _wheels_for(
@@ -285,8 +285,8 @@ class _RuntimeBuild(TrialContainers):
             if not _is_wheel(path):
                 raise ProfileError.of(
                     "dependencies-unavailable",
-                    f"{path.name!a} is among the wheel's requirements, and is not a wheel",
-                    f"find out which package needs it; then remove {folder}",
+                    f"{path.name!a} was fetched for the wheel's requirements, but is not a wheel",
+                    f"find out which package needs this file; then remove {folder}",
                 )
         return tuple(wheels)
 
@@ -340,7 +340,7 @@ class _RuntimeBuild(TrialContainers):
         )
         # A hash, because the name of an image has slashes.
         key = hashlib.sha256(f"runtime {image.base}".encode()).hexdigest()[:16]
-        waiting = supervisor.waiting("image", f"builds an image on {image.base} too")
+        waiting = supervisor.waiting("image", f"also builds an image on {image.base}")
         supervisor.output.clear()
         with held(machine.state_dir.absolute() / "locks" / f"image-{key}", "the image", alone=True, waiting=waiting):
             try:
@@ -377,7 +377,7 @@ class _RuntimeBuild(TrialContainers):
             if manifest and says_wheels(manifest.data):
                 raise ProfileError.of(
                     "image-tag-taken",
-                    f"`{image}` is a tag of wheels, and is not replaced: {manifest.digest}",
+                    f"`{image}` is a tag of a wheel image, and is not replaced: {manifest.digest}",
                     "use a separate repository for runtime images, or another tag",
                 )
 
@@ -435,7 +435,7 @@ def _members(wheel: Path) -> list[str]:
             # Installers move the contents of `.data/` elsewhere.
             return [member.name for member in open_archive(file).members if ".data/" not in member.name]
     except WheelError as error:
-        fix = f"find out which package needs it; then remove {wheel.parent}"
+        fix = f"find out which package needs this file; then remove {wheel.parent}"
         raise ProfileError.of("dependencies-unavailable", f"{wheel.name}: {error.message}", fix) from error
 
 

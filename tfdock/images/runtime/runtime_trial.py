@@ -1,4 +1,4 @@
-"""Test a runtime image as its users run it: not as root, only /tmp writable, without a network."""
+"""Test a runtime image as its users run it: not as root, with only /tmp writable, and without a network."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class RuntimeTrial(TrialContainers):
         self._knowledge, self._inspection = knowledge, inspection
 
     def check(self, image: ImageInfo, name: str) -> None:
-        """Raise VerificationFailed (`runtime-image-broken`) if the image does not work; `name` is its future name."""
-        plan = plan_trial(self._knowledge, self._inspection, xla=None, without_gpu="the image is tested without one")
+        """Raise VerificationFailed (`runtime-image-broken`) if the image does not work. `name` is its future name."""
+        plan = plan_trial(self._knowledge, self._inspection, xla=None, without_gpu="the image is tested without GPUs")
         checks = [{"check": own, "script": None} for own in ("user", "dependencies")]
         checks += [{"check": task.check, "script": task.script} for task in plan.tasks if task.check in _TRIED]
         mark = f"tfdock-{secrets.token_hex(8)}"
@@ -93,7 +93,7 @@ def _describe_failure(name: str, document: Mapping[str, Any] | None) -> str:
 def _broken(failed: Sequence[str], log: str) -> VerificationFailed:
     return VerificationFailed.of(
         "runtime-image-broken",
-        "the image was built, and does not work:\n  " + "\n  ".join(failed),
-        f"read the log, {log}; try the wheel by itself (`tfdock verify`); name another base: `runtime: …`",
+        "the image was built, but does not work:\n  " + "\n  ".join(failed),
+        f"read the log, {log}; test only the wheel (`tfdock verify`); use another base image: `runtime: …`",
         why="the image got no name",
     )

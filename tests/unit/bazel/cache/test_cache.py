@@ -202,7 +202,7 @@ def test_a_folder_that_is_not_ours_is_refused_and_stays_as_it_is(
 ) -> None:
     fill(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    assert f"it holds `{named}`" in refused(tmp_path)
+    assert f"it has `{named}`" in refused(tmp_path)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -300,7 +300,7 @@ def test_the_group_that_each_user_has_is_nobody_else(
 
 def test_a_lock_is_not_taken_through_a_link(filled: Path, tmp_path: Path) -> None:
     (filled / "locks/runs").symlink_to(tmp_path / "victim")
-    with pytest.raises(OSError, match="a link is in the place"), CacheFolder(filled).in_use():
+    with pytest.raises(OSError, match="a link, but a file or a folder is expected"), CacheFolder(filled).in_use():
         pass
     assert not (tmp_path / "victim").exists()
 

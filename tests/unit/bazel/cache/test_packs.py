@@ -223,7 +223,7 @@ def test_the_pieces_of_an_entry_are_bounded_and_its_last_one_comes_when_it_is_kn
     assert [last for _, _, last in pieces] == [False] * (len(pieces) - 1) + [True]
     poisoned = raw_pack(entry, b"9" * entry.size)
     seen: list[bool] = []
-    with pytest.raises(Malformed, match="does not match its name"):
+    with pytest.raises(Malformed, match="does not have the sha256"):
         seen.extend(last for _, _, last in read_entries(PackContents(toolchain=KEY, entries=(entry,)), poisoned))
     assert True not in seen
 

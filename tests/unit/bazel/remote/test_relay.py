@@ -241,7 +241,7 @@ def test_a_server_that_stops_taking_an_upload_is_gone(tmp_path: Path, monkeypatc
 
     with before(lambda _: held.wait(), tmp_path) as line, Client(tmp_path / "cache") as client:
         assert client.ask("PUT", KEY, b"x" * 30_000_000) == (200, b"")
-        assert line.lost == "it does not answer"
+        assert line.lost == "the server does not answer"
     held.set()
 
 
@@ -420,7 +420,7 @@ def test_large_frames_that_never_come_keep_no_other_call_waiting_and_end(
 def test_a_name_that_none_can_have_is_an_error_of_ours() -> None:
     for host in ("a..b", "a" * 70 + ".example"):
         assert refusal(f"http://{host}").startswith("remote-unreachable: ")
-        assert "its name" in refusal(f"grpc://{host}:1")
+        assert "the name cannot be" in refusal(f"grpc://{host}:1")
 
 
 @pytest.mark.slow
@@ -445,7 +445,7 @@ def test_what_speaks_something_else_is_told_as_that() -> None:
     ):
         talk, _ = speaking(answer)
         with raw_server(talk) as port:
-            assert f"its protocol is not {name}" in refusal(f"{scheme}://127.0.0.1:{port}")
+            assert f"does not speak {name}" in refusal(f"{scheme}://127.0.0.1:{port}")
 
 
 def test_what_a_server_repeats_and_the_path_of_an_address_are_not_told(
@@ -489,7 +489,7 @@ def test_a_certificate_of_another_host_is_not_trusted(tmp_path: Path, monkeypatc
         with relayed(tmp_path, url, ("X-Key", SECRET)) as line, Client(tmp_path / "cache") as client:
             assert client.ask("GET", KEY) == (404, b"")
         assert line.lost
-        assert line.lost.startswith("its certificate is not trusted: IP address mismatch")
+        assert line.lost.startswith("the certificate is not trusted: IP address mismatch")
     assert not any(heard)
 
 

@@ -432,7 +432,7 @@ def test_credentials_that_run_out_and_uploads_that_are_refused_end_in_one_line_e
         assert "accepts no uploads" in told(line)[0]
         cache.refuse["GET"] = 401
         assert client.ask("GET", KEY) == (404, b"")
-        assert "no longer accepts the credentials" in told(line)[0]
+        assert "credentials are no longer accepted" in told(line)[0]
 
 
 def test_a_server_that_breaks_off_is_a_miss_and_the_next_question_is_asked_again(tmp_path: Path) -> None:
@@ -520,7 +520,7 @@ def test_an_endpoint_that_says_nothing_any_more_is_gone(
             with pytest.raises(ConnectionError):
                 call(tmp_path / "cache")
             assert call(tmp_path / "cache")[0] == "0", "somebody else answers now"
-    assert line.lost == "it does not answer"
+    assert line.lost == "the server does not answer"
 
 
 @pytest.mark.slow
