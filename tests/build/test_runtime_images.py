@@ -178,7 +178,7 @@ def test_switches_are_set_in_the_image_and_part_of_its_name(image: Json, images:
     assert re.fullmatch(re.escape(image["name"]) + "-x[0-9a-f]{8}", name)
     sets = {"TF_CPP_MIN_LOG_LEVEL=2", odd, "XLA_FLAGS=--xla_dump_to=/tmp/x"}
     assert sets <= set(images.look(name)["Config"]["Env"])
-    assert "note: no `MINE` is known here" in outcome.stderr
+    assert "note: tfdock knows no `MINE`" in outcome.stderr
     refused = finished.tfdock.run("image", "runtime", finished.profile, "--switch", "PATH=/x", code=2)
     assert "the image sets `PATH` itself" in refused.stderr
     refused = finished.tfdock.run("image", "runtime", finished.profile, "--switch", "quite")

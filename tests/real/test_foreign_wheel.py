@@ -72,7 +72,7 @@ def test_it_is_sound_and_all_its_libraries_are_read(found: Inspection) -> None:
         ("rtx5090", "native", "cuda128, cuda130, cuda132 do so"),
         ("v100", "native", "cuda118, cuda121, cuda124, cuda126, cuda128 do so"),
         ("gtx1080", "native-same-major", "cuda118, cuda121, cuda124, cuda126 do so"),
-        ("k80", "no", "none has code for it"),
+        ("k80", "no", "none of these has code for this GPU"),
         ("rx5700", "native", "rocm714, rocm715 do so"),
     ],
 )

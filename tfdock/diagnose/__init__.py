@@ -1,6 +1,6 @@
-"""Diagnosis: a log becomes findings in order, each with its cause and a fix.
+"""Diagnosis: turn a log into findings in order; each finding has a cause and a fix.
 
-In: logs, a profile. Out: findings, changes of the profile that were tried.
+In: logs, a profile. Out: findings, and tested changes of the profile.
 
-Pure but for `diagnose_logs`. Imports: `ci` and what is above it.
+Pure, except `diagnose_logs`. Imports: `ci` and the packages above it.
 """

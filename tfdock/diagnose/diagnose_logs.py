@@ -37,7 +37,7 @@ def diagnose_log(
     """Read a log to its end and return what went wrong in it.
 
     `progress` is called with the number of bytes just read, `add_note` with problems of the log itself. Raises
-    ProfileError for a log that is not text, with `name` as its file.
+    ProfileError if the log is not text; the error gives `name` as the file.
     """
     reader, kept = Diagnostician(knowledge), bytearray()
     try:
@@ -45,14 +45,14 @@ def diagnose_log(
             reader.feed(chunk)
             kept += chunk if len(kept) <= _PASTED else b""
     except NotText as error:
-        fix = "name the text that a build or a program printed"
+        fix = "give a file with the text that a build or a program printed"
         if error.program:
-            fix = f"unpack it (`{error.program}`), then name the log that was in it"
+            fix = f"unpack it (`{error.program}`), then give the log that was in it"
         message = f"this is {error.kind}, not the text of a log"
         raise ProfileError.of("log-not-text", message, fix, file=name) from error
     # A truncated packed log still has its beginning, which often has the first failure.
     except ValueError as error:
-        add_note(f"{error}: only what comes before it is read")
+        add_note(f"{error}: only the text before this error is read")
     found = diagnosis(reader.close(), knowledge, context)
     text = unwrapped(bytes(kept)) if len(kept) <= _PASTED and not _is_sure(found) else b""
     if not text:
@@ -92,12 +92,12 @@ def diagnose_file(
         if isinstance(error, IsADirectoryError):
             fix = "name the logs in it"
         elif "://" in file:
-            fix = "download it first, then name the file"
+            fix = "download the log first, then give the file"
         raise ProfileError.of("file-unreadable", f"cannot be read: {error.strerror}", fix, file=file) from error
 
 
 def diagnose_run_log(log: Path | None, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis | None:
-    """Return the diagnosis of one of tfdock's runs; None if its log is missing or unreadable.
+    """Return the diagnosis of a run of tfdock; None if the run's log is missing or unreadable.
 
     A diagnosis that fails must not hide the failure of the build.
     """

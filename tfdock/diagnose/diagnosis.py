@@ -1,8 +1,8 @@
-"""Turn the sightings in a log into causes in order, as text, with profile changes that were tried. Pure.
+"""Turn the sightings in a log into an ordered list of causes, as text, with tested profile changes. Pure.
 
-The first failure that stopped something is the root cause. Survived failures, and failures caused by others, come
-after the cause. With a profile, a cause names the profile's own values, and offers changes that are accepted. If log
-and profile disagree, the finding reports this and offers no change.
+The first failure that stopped something is the root cause. Failures that the build survived, and failures caused by
+others, come after the root cause. With a profile, a finding names the profile's own values, and offers changes that
+`tfdock check` accepts. If log and profile disagree, the finding reports this and offers no change.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tfdock.plan.profile_fixes import Context
 from tfdock.types import Version
 
 # Tools report one failure in several lines, the details some lines below.
-_NEAR = 30  #: Within this number of lines, a more exact row replaces a less exact row for the same failure.
+_NEAR = 30  #: If two rows match the same failure within this number of lines, the more exact row is kept.
 _STOPPED = ("ERROR: ", "FATAL: ", "FAILED: ")  #: The start of Bazel's message about the error that stopped it.
-_LONGEST = 300  #: The most characters of a log's value in a sentence.
+_LONGEST = 300  #: The most characters of a value from the log that a sentence shows.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Finding:
     """One cause that a log shows."""
 
     id: str  #: The id of the known failure.
-    stage: str  #: The part of a build or start in which the failure happens.
+    stage: str  #: The stage of a build, or of a program's start, in which the failure happens.
     confidence: str  #: `high`, `medium` or `low`.
     line: int  #: The line of the log, from 1.
     excerpt: str  #: The lines of the log that show the failure.
@@ -44,13 +44,13 @@ class Finding:
     count: int  #: How often the failure is in the log.
     values: Mapping[str, str]  #: The values that were read from the lines, by name.
     asked: str = ""  #: The related part of the profile; empty without a profile.
-    misfit: str = ""  #: How the log and the profile disagree: then there are no changes; else empty.
+    misfit: str = ""  #: How the log and the profile disagree (`changes` is then empty); empty if they agree.
     changes: tuple[Suggestion, ...] = ()  #: Changes of the profile that may help.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoodEnd:
-    """The line of a log that says that all ended well."""
+    """The line of a log that reports success."""
 
     id: str  #: The knowledge row that matches the line.
     line: int  #: The number of the line, from 1.
@@ -302,7 +302,7 @@ def _mismatch(relation: Relation, name: str, text: str, subject: str, context: C
         targets, number = profile_fixes.targets(context), profile_fixes.number(text)
         if not targets or not number or number in map(profile_fixes.number, targets):
             return ""
-        return f"your profile asks {', '.join(targets)}, and the log is about {text}: something else lists it"
+        return f"your profile asks {', '.join(targets)}, but the log is about {text}: it is listed elsewhere"
     title, requested = (
         profile_fixes.title(subject, context.knowledge),
         Version(profile_fixes.version(subject, context)),
@@ -312,18 +312,18 @@ def _mismatch(relation: Relation, name: str, text: str, subject: str, context: C
         # One version may be less exact than the other: 12 and 12.5 do not contradict each other.
         if requested.parts and logged.parts and not (requested.matches(logged) or logged.matches(requested)):
             return (
-                f"your profile asks {title} {requested}, and the log is about {title} {logged}: something else set it"
+                f"your profile asks {title} {requested}, but the log is about {title} {logged}: it was set elsewhere"
             )
     elif relation == "unknown_to":
         if row and profile_fixes.number(text) in row.targets:
             what = f"{title} {requested} of your profile knows {text}"
-            return f"{what}: the compiler of another {title} ran (look at `PATH`)"
+            return f"{what}, so the compiler of another {title} ran (look at `PATH`)"
     else:
         newest = row.host_compilers_max.get(name) if row else None
         if newest is not None and logged.parts and newest != logged.parts[0]:
             return (
-                f"{title} {requested} of your profile takes {name} {newest}, and that of the log {name} {text} at "
-                f"most: it is another {title} (look at `PATH`)"
+                f"{title} {requested} of your profile accepts {name} up to {newest}, the {title} in the log only up "
+                f"to {text}: another {title} was used (look at `PATH`)"
             )
     return ""
 
@@ -344,7 +344,7 @@ def finding_json(finding: Finding) -> dict[str, Any]:
 def diagnose_document(diagnoses: Mapping[str, Diagnosis], *, with_warnings: bool) -> dict[str, Any]:
     """Return the content of `tfdock.diagnose/1` for the diagnoses of logs, by the logs' names.
 
-    The first finding of each log comes first, then the second ones.
+    First comes the first finding of each log, then the second finding of each, and so on.
     """
     ranked = [(rank, name, cause) for name, log in diagnoses.items() for rank, cause in enumerate(log.findings)]
     # Sorting is stable: within a rank, the logs stay in the order of the arguments.

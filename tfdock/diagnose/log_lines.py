@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 BLOCK = 1 << 20  #: Bytes of a block.
-#: Bytes that are read and unpacked at once. For larger pieces, the system allocates new memory pages each time.
+#: Bytes that are read and unpacked at once. For each larger piece, the system would allocate new memory pages.
 PIECE = 1 << 16
-NEAR = 1000  #: The most bytes read before and after a match in a line, because lines may be very long.
+NEAR = 1000  #: The most bytes of a line that are used before and after a match: lines may be very long.
 _WORD = 300  #: The most bytes of a partial word that is dropped where a line is cut.
 AFTER = 2  #: The number of lines that are shown after a line.
 _LONGEST = 512  #: Bytes of the longest text that is searched for.
@@ -29,7 +29,7 @@ _ESCAPE = re.compile(
 # Byte order marks (BOM) of Unicode. Windows PowerShell writes UTF-16 with `>`.
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _GZIP = b"\x1f\x8b"
-_HEAD = 1 << 13  #: Bytes at the beginning that show whether data is text.
+_HEAD = 1 << 13  #: How many bytes at the beginning are checked to see whether the data is text.
 _PACKED = (
     (re.compile(rb"PK(?:\x03\x04|\x05\x06)"), "a zip archive", "unzip"),
     (re.compile(rb"\xfd7zXZ\x00"), "packed with xz", "xz -d"),
@@ -38,7 +38,7 @@ _PACKED = (
 )
 # POSIX ustar: the magic is at byte 257 of a member's header.
 _TAR, _TAR_AT = b"ustar", 257
-_ODD = re.compile("[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")  #: Characters that are in no text and no terminal output.
+_ODD = re.compile("[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")  #: Characters that never occur in text or terminal output.
 
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
@@ -85,7 +85,7 @@ _SUFFIX = re.compile(r'(?:\\r)?\\n","stream":"std(?:out|err)","time":"[^"]{1,40}
 
 
 class NotText(ValueError):
-    """The data is not text. `kind` is the actual format, `program` the command that unpacks it; may be empty."""
+    """The data is not text. `kind` is the actual format; `program` is the command that unpacks it, or empty."""
 
     def __init__(self, kind: str, program: str = "") -> None:
         super().__init__(kind)
@@ -96,7 +96,7 @@ class NotText(ValueError):
 class Block:
     """Bytes of a log without escape sequences. `line` is the number of the first line, from 1.
 
-    Matches from `since` on and before `until` belong to this block. The rest is context from other blocks.
+    Only matches from `since` on and before `until` belong to this block. The rest is context from other blocks.
     """
 
     data: bytes
@@ -105,9 +105,9 @@ class Block:
     until: int
 
     def around(self, place: int) -> tuple[int, int]:
-        """Return the begin and end of the part of a line around a place. A lone CR ends a line too.
+        """Return the begin and end of the part of a line around a place. A single CR also ends a line.
 
-        A part of a longer line has no partial words at its ends: half a secret could not be recognized.
+        A part of a longer line is cut between words, because half a secret would not be recognized.
         """
         data, low, high = self.data, max(place - NEAR, 0), min(place + NEAR, len(self.data))
         first = max(low - 1, 0)
@@ -124,7 +124,7 @@ class Block:
         return bare(self.data[begin:end].decode("utf-8", "replace"))
 
     def is_source(self, begin: int) -> bool:
-        """Return whether the line that begins here is a line of a program: a traceback shows it below its file."""
+        """Return whether the line that begins here is source code that a traceback shows below the file's name."""
         above = self.data[max(begin - NEAR, 0) : max(begin - 1, 0)].rpartition(b"\n")[2]
         indent = above.find(b'File "')
         return indent >= 0 and b'", line ' in above and self.data[begin + indent : begin + indent + 1].isspace()
@@ -181,7 +181,7 @@ class Log:
         del self._held[:at]
 
     def close(self) -> Iterator[Block]:
-        """Yield the last block, when the log has ended."""
+        """Yield the last block at the end of the log."""
         self._held += _plain(self._raw)
         self._raw = b""
         if self._held:
@@ -320,7 +320,7 @@ def _gunzip(chunks: Iterable[bytes], file: _Counted) -> Iterator[bytes]:
                 raise ValueError(f"its gzip data is broken: {error}") from error
             total += len(data)
             if total > max(_ANY_DENSITY, _DENSEST * file.size):
-                raise ValueError(f"its gzip data holds over {_DENSEST} times its size, as no log does")
+                raise ValueError(f"its gzip data unpacks to over {_DENSEST} times its size; no log does")
             if data:
                 yield data
             left = member.unused_data if member.eof else member.unconsumed_tail

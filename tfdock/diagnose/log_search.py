@@ -1,7 +1,7 @@
-"""Find known failures in a log: search for all their literals at once, then use expressions on these lines. Pure.
+"""Find known failures in a log: search for all their literals at once, then match expressions on these lines. Pure.
 
-An expression sees only lines with its literal, at most `NEAR` bytes around it. A block examines at most twice
-`_PATIENCE` such lines, so that no log takes long.
+An expression sees only lines that contain its literal, and at most `NEAR` bytes around the literal. In a block, at
+most twice `_PATIENCE` such lines are examined, so that no log takes long.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tfdock.knowledge.tables import KnowledgeBase
 _PATIENCE, _IMPATIENCE, _BORED = 2000, 100, 50_000
 _ENOUGH = 100  #: The most times that a failure is counted in a log. Further matches add no information.
 _SUSPECTS = 5  #: Lines that look like errors: the first five and the last five are kept.
-#: Bytes at the beginning of a log in which the versions of parts are searched, and bytes of each later block.
+#: Versions of parts are searched in this many bytes at the beginning of a log, and of each later block.
 _HEAD, _SAMPLE = 4 << 20, 1 << 14
 _NAMED = 20  #: The most errors stored because they have names from `came_and_went`, each with other names.
 _SUSPICIOUS = (
@@ -61,7 +61,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class SuspectLine:
-    """A line that looks like an error, the lines below it, and the indexes in `came_and_went` of its names."""
+    """A line that looks like an error, and the lines below. `names` are indexes in `came_and_went`."""
 
     line: int
     text: str
@@ -126,7 +126,7 @@ def _texts_search(texts: tuple[str, ...]) -> ahocorasick_rs.AhoCorasick:
 
 
 class Diagnostician:
-    """Searches one log block by block for all rules, for parts, and for added and removed names."""
+    """Searches one log, block by block, for all rules, for versions of parts, and for added and removed names."""
 
     def __init__(self, knowledge: KnowledgeBase) -> None:
         rules, names = knowledge.failures.values(), knowledge.came_and_went

@@ -1,8 +1,8 @@
-"""Find the part that is too new or too old, from errors with added or removed names or about the part. Pure.
+"""Find the part (compiler, library, …) that is too new or too old, from the errors in a log. Pure.
 
-A name alone suggests a skew; the versions in the log or profile confirm or refute it. Without a name, the part that
-the error is about is checked: its version may be outside the release's range. A problem that `tfdock check` finds in
-the profile comes first.
+An error with a name that some version added or removed suggests a skew; the versions in the log or profile confirm or
+refute it. Without such a name, the version of the part that the error is about is compared with the release's range.
+A problem that `tfdock check` finds in the profile comes first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ANNOUNCED = re.compile(
     # A traceback or the words of a program follow, and they name the error.
     r"^(?:ERROR: .{1,900}|Error in \w{1,60}:.{0,300}):$|^Error in \w{1,60}: ?$|\bRepository command failed$"
 )
-#: Lines of Bazel, of the command that it shows, and of a compiler's warnings.
+#: Lines that Bazel prints, lines of a command that Bazel shows, and a compiler's warnings.
 _AROUND = re.compile(
     r"Target |Use --|g?make\b|ninja|INFO|FAILED|ERROR|DEBUG|WARNING|Execution platform|#|\(cd |exec env|[A-Z_]{2,}=|"
     r"In file included|.{300}|.*(?:\\$|: In (?:function|member)|: (?:warning|note): |\bwarning\b)"
@@ -51,10 +51,10 @@ _FILE = re.compile(r"(?:ERROR: )?(?P<file>[A-Za-z]:[/\\][\w./\\+~ ()-]{1,300}?|[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skew:
-    """A part whose version does not fit, as an error shows. `way` is `too_new`, `too_old`, or empty if unknown.
+    """A part with a wrong version, and the error that shows it. `way` is `too_new`, `too_old`, or empty if unknown.
 
     `name` is the added or removed name in the error, if any. `wanted` is the version to use, as text. `sure`:
-    versions or `tfdock check` confirm it. `guess`: only the part is known. `problem` is the one that check reports.
+    versions or `tfdock check` confirm this. `guess`: only the part is known. `problem` is the error of `check`.
     """
 
     part: LogPart
@@ -130,12 +130,12 @@ class ObservedParts:
             for name, part in self.parts.items()
             if self.way(part)
         ]
-        said = [f"Outside of what {self.whom} was made with: {joined(outside)}."] if outside else []
+        said = [f"Not a version that {self.whom} was made with: {joined(outside)}."] if outside else []
         remarks = (part.remark for name, part in self.parts.items() if part.remark and name in self.there)
         return " ".join([*said, *remarks])
 
     def made_of(self, parts: Iterable[str]) -> str:
-        """Return a sentence: with which versions of `parts` the release was made. Empty if no version is known."""
+        """Return a sentence that lists the versions of `parts` the release was made with; empty if none is known."""
         known = [f"{self.parts[part].title} {tested}" for part in parts if (tested := self.tested(part))]
         return f"{self.whom} was made with {joined(known)}." if known else ""
 
@@ -155,7 +155,7 @@ def _cut(version: str, digits: int) -> Version:
 
 
 def observed_parts(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None) -> ObservedParts:
-    """Return the version of each part (Python, Bazel, CUDA, …): from the log, or else from the profile."""
+    """Return the version of each part (Python, Bazel, CUDA, …): from the log if possible, else from the profile."""
     asked = _asked(context) if context else {}
     versions = {**asked, **{part: version for part, version in seen.versions.items() if version}}
     # A release in the log counts only if no profile sets the release.
@@ -252,11 +252,11 @@ def _cause(
     shown = f"{name.name} … {name.beside}".removesuffix(" … ").replace('"', "'")
     what, limit = f"The error names `{shown}`", ""
     if way == "too_old" and name.since:
-        what, limit = f"{what}, which is there from {part.title} {name.since} on", f"older than {name.since}"
+        what, limit = f"{what}, which exists from {part.title} {name.since} on", f"older than {name.since}"
     elif name.until:
-        what, limit = f"{what}, which is gone or changed after {part.title} {name.until}", f"newer than {name.until}"
+        what, limit = f"{what}, removed or changed after {part.title} {name.until}", f"newer than {name.until}"
     elif name.since:
-        what, limit = f"{what}, which came or changed with {part.title} {name.since}", f"from {name.since} on"
+        what, limit = f"{what}, added or changed in {part.title} {name.since}", f"from {name.since} on"
     instead = f" ({name.instead})" if name.instead else ""
     releases = f"Known of: {name.releases}." if name.releases else ""
     version = version or (limit if way else "")
@@ -294,7 +294,7 @@ def _by_part(error: SuspectLine, here: ObservedParts) -> Skew | None:
 
 
 def owner(error: SuspectLine, here: ObservedParts) -> LogPart | None:
-    """Return the part that an error is about, by its line, then by the lines below; None if unknown.
+    """Return the part that an error's line, or else a line below, is about; None if unknown.
 
     On a system with another C library, a missing name counts as a name of glibc.
     """
@@ -348,7 +348,7 @@ def _next(version: str) -> str:
 
 
 def place(error: SuspectLine) -> str:
-    """Return the origin that an error names, as text: repository, tool and file; empty if it names none."""
+    """Return the repository, tool and file that an error names, as text; empty if it names none."""
     repository, tool, name = _REPOSITORY.search(error.text), _TOOL.search(error.text), file(error.text)
     words = (
         f"`@{repository['path'] or repository['label']}`" if repository else "",
@@ -370,7 +370,7 @@ def said_below(error: SuspectLine) -> str:
 
 
 def next_step(error: SuspectLine, kinds: Iterable[ErrorKind]) -> str:
-    """Return the next step for an error whose kind alone is known; empty if no kind matches."""
+    """Return the next step for an error that only an error kind matches; empty if no kind matches."""
     texts = [comparable(text) for text in (error.text, *error.below)]
     # The line itself is more exact than the lines below it.
     found = (kind.step for text in texts for kind in kinds if compiled(kind.says).search(text))

@@ -40,12 +40,12 @@ class CriticalPathJson(TypedDict):
 class ColdReasonsJson(CacheMissReport):
     """Why actions were executed again."""
 
-    #: Null. Earlier versions counted actions here, by kind and reason.
+    #: Always null. Earlier versions counted actions here, by kind and reason.
     misses: Mapping[str, Mapping[str, int]] | None
 
 
 class ActionCountsJson(TypedDict):
-    """Bazel's figures of a failed build."""
+    """Bazel's numbers about a failed build."""
 
     hits: int  #: Actions that came from a cache.
     executed: int  #: Actions that were executed.
@@ -56,9 +56,9 @@ class BazelFiguresJson(ActionCountsJson):
 
     #: The number of hits from each source: `disk`, `remote`, or `cache` if Bazel does not say which cache.
     sources: Mapping[str, int]
-    runners: Mapping[str, int]  #: The number of actions of each executor, by Bazel's names of executors.
+    runners: Mapping[str, int]  #: The number of actions of each executor; the keys are Bazel's names.
     actions: int | None  #: All actions, also Bazel's internal actions.
-    #: The number of executed actions of each kind, most first; null without a profile from Bazel.
+    #: The number of executed actions of each kind, largest first; null if Bazel wrote no profile.
     executed_by_mnemonic: Mapping[str, int] | None
     critical_path: CriticalPathJson | None  #: The critical path.
     slowest: Sequence[SlowActionJson]  #: The slowest actions.
@@ -69,12 +69,12 @@ class BazelFiguresJson(ActionCountsJson):
 
 
 class ToolchainJson(TypedDict):
-    """The tools in the image, for people."""
+    """The tools in the image, as readable text."""
 
     bazel: str | None  #: Bazel's version.
     tools: Sequence[str]  #: The compilers' paths.
     packages: int  #: How many packages the image holds.
-    cachebusters: Sequence[str]  #: Variables of the base image that change with every build of it, and were removed.
+    cachebusters: Sequence[str]  #: Variables that each build of the base image changes; they were removed.
 
 
 class TakenSourceJson(TypedDict):
@@ -91,25 +91,25 @@ class AttemptJson(TypedDict):
     cpus: int  #: Cores.
     memory: int  #: Bytes of memory.
     heap: int  #: Bytes of Bazel's Java heap.
-    ended: str  #: `well`, or the kind of failure.
+    ended: str  #: `well` for a success, else the kind of failure.
 
 
 class EstimateJson(TypedDict):
     """The expected duration of the build at its start."""
 
     seconds: Mapping[str, float] | None  #: The seconds of each phase; null if unknown.
-    source: str | None  #: The origin of the estimate, in words.
-    weight: float  #: The amount of code to compile; a build for the CPU is 1.
+    source: str | None  #: The source of the estimate, as text.
+    weight: float  #: The amount of code to compile; 1 for a build for the CPU.
 
 
 class RemoteLineJson(TypedDict):
     """The traffic with a remote cache or executor."""
 
     endpoint: str  #: Scheme and host.
-    hits: int  #: Actions whose results the endpoint had.
+    hits: int  #: Actions whose results came from the endpoint.
     sent: int  #: Bytes sent.
     received: int  #: Bytes received.
-    lost: str | None  #: Why the build stopped using the endpoint; null if it did not.
+    lost: str | None  #: Why the build stopped using the endpoint; null if the build did not stop.
 
 
 class EngineJson(TypedDict):
@@ -129,16 +129,16 @@ class VerificationJson(TypedDict):
 
 
 class RecordDocument(TypedDict):
-    """The record of a build (`record.json`): no secret, no path of the machine."""
+    """The record of a build (`record.json`). It contains no secrets and no paths of the machine."""
 
     schema: Literal["tfdock.record/1"]  #: Which document this is.
     build_id: str  #: The build id.
-    fingerprint: str  #: 64 hexadecimal digits of everything that decides the wheel's bytes.
+    fingerprint: str  #: A hash (64 hexadecimal digits) of all that decides the wheel's bytes.
     tfdock: str  #: The version of tfdock that made the build.
     log: str  #: The name of the log beside the record.
     wheels: Sequence[WheelFile]  #: The wheels.
     plan: BuildPlanJson  #: The plan of the build.
-    toolchain_key: str  #: 16 hexadecimal digits of the tools in the image; names the disk cache.
+    toolchain_key: str  #: A hash (16 hexadecimal digits) of the tools in the image; part of the disk cache's name.
     toolchain: ToolchainJson  #: The tools in the image.
     base_digest: str | None  #: The digest of the base image.
     source: TakenSourceJson  #: The source that was built.
@@ -148,12 +148,12 @@ class RecordDocument(TypedDict):
     resources: Sequence[AttemptJson]  #: The limits of each compilation.
     at_once: int  #: How many builds ran side by side.
     estimate: EstimateJson  #: The expected duration.
-    #: The traffic of `cache` and of `executor`; null without either.
+    #: The traffic of `cache` and of `executor`; null if the build used neither.
     remote: Mapping[str, RemoteLineJson] | None
     machine: MachineJson  #: The engine's machine.
     engine: EngineJson  #: The container engine.
     untested: Sequence[str]  #: Combinations without a known test, in words.
-    deflate: str  #: The implementation of deflate that packed the wheel.
+    deflate: str  #: The deflate implementation that compressed the wheel.
     verification: VerificationJson  #: The checks of the wheels, and their GPU code.
     started: str  #: When the build began, such as `2026-01-31T09:30:00+00:00`.
     finished: str  #: When it ended.
@@ -169,7 +169,7 @@ class StatusDocument(TypedDict):
 
 
 class WrittenLockJson(TypedDict):
-    """The lock of a profile as it was when its build began."""
+    """The lock of a profile at the start of the build."""
 
     file: str  #: The name of the lock file.
     text: str  #: The text of the lock.
@@ -177,7 +177,7 @@ class WrittenLockJson(TypedDict):
 
 
 class WrittenProfileJson(TypedDict):
-    """A profile as it was when its build began."""
+    """A profile at the start of its build."""
 
     file: str  #: The name of the profile's file.
     path: str  #: The path of the file on this machine.
@@ -221,14 +221,14 @@ class PulledBuildJson(TypedDict):
 
     build_id: str  #: The build id.
     fingerprint: str  #: The build's fingerprint.
-    status: Literal["pulled", "up-to-date"]  #: `up-to-date`: the build was here already.
+    status: Literal["pulled", "up-to-date"]  #: `up-to-date`: the build was already on this machine.
     reference: str  #: The image.
-    digest: str  #: The digest of its manifest, `sha256:` and 64 hexadecimal digits.
-    platform: str  #: Such as `linux/amd64`.
+    digest: str  #: The digest of the image's manifest, `sha256:` and 64 hexadecimal digits.
+    platform: str  #: The platform, such as `linux/amd64`.
     wheels: Sequence[InstallableWheelJson]  #: The wheels.
     record: str  #: The path of the record.
     received: int  #: Bytes that this pull downloaded.
-    kept: int  #: Bytes that an interrupted pull had downloaded.
+    kept: int  #: Bytes that an earlier, interrupted pull had downloaded.
     gpus: Sequence[GpuAnswerJson]  #: How the GPUs of this machine run the wheels.
 
 
@@ -251,11 +251,11 @@ class PulledDocument(TypedDict):
     """The origin of a pulled build (`pulled.json` beside its record)."""
 
     reference: str  #: The image.
-    digest: str  #: The digest of its manifest.
+    digest: str  #: The digest of the image's manifest.
 
 
 class RunDocument(TypedDict):
-    """The document that a run keeps beside its log until it succeeds (`RUN.run.json`)."""
+    """The document that a run keeps beside its log until the run succeeds (`RUN.run.json`)."""
 
     schema: Literal["tfdock.run/1"]  #: Which document this is.
     tfdock: str  #: The version of tfdock that ran.
@@ -271,7 +271,7 @@ class RunDocument(TypedDict):
     started: str  #: When the run began, such as `2026-01-31T09:30:00+00:00`.
     ended: NotRequired[str]  #: When the run ended; absent while it runs, and if it was killed.
     problems: NotRequired[Sequence[Problem]]  #: How the run ended.
-    error: NotRequired[str]  #: The error, if the cause is a bug in tfdock.
+    error: NotRequired[str]  #: The Python error, if a bug in tfdock caused the failure.
 
 
 class ReportFileJson(TypedDict):
@@ -282,11 +282,11 @@ class ReportFileJson(TypedDict):
 
 
 class ReportBundleDocument(TypedDict):
-    """`tfdock report --bundle`: the contents of a bundle for an issue tracker."""
+    """`tfdock report --bundle`: the contents of a bundle to attach to an issue."""
 
     bundle: str  #: The path of the file.
     files: Sequence[ReportFileJson]  #: The files in the bundle.
-    removed: Mapping[str, int]  #: How many secrets or names of each kind were removed.
+    removed: Mapping[str, int]  #: How many secrets and names of each kind were removed from the files.
     notes: Sequence[str]  #: Notes.
 
 
@@ -298,7 +298,7 @@ class ReportDocument(TypedDict):
 
     record: str  #: The path of the record.
     build_id: str  #: The build id.
-    fingerprint: NotRequired[str]  #: 64 hexadecimal digits of everything that decides the wheel's bytes.
+    fingerprint: NotRequired[str]  #: A hash (64 hexadecimal digits) of all that decides the wheel's bytes.
     tfdock: NotRequired[str]  #: The version of tfdock that made the build.
     wheels: NotRequired[Sequence[WheelFile]]  #: The wheels.
     plan: NotRequired[Mapping[str, object]]  #: The commands, as in `record`.

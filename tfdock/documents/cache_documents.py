@@ -17,8 +17,8 @@ class CachedToolchainJson(TypedDict):
 
     key: str  #: The name of the disk cache.
     domain: str  #: The trust domain.
-    reasons: Sequence[str]  #: Why the domain is not `release`, or why the build shares `release`.
-    #: The tools, for people: `bazel`, `base` and others; empty if unknown.
+    reasons: Sequence[str]  #: Why the domain is not `release`; with `--trust`, why it would not be.
+    #: The tools, as readable text: `bazel`, `base` and others; empty if unknown.
     toolchain: Mapping[str, object]
     size: int  #: Bytes.
     actions: int  #: Actions whose results are kept.
@@ -32,7 +32,7 @@ class OutputBaseJson(TypedDict):
 
     run: str  #: The run.
     size: int  #: Bytes.
-    changed: str | None  #: When it was last changed.
+    changed: str | None  #: When the output base was last changed.
     in_use: bool  #: Whether the run is still running.
 
 
@@ -50,7 +50,7 @@ class CacheFindingJson(TypedDict):
     """A damaged entry."""
 
     toolchain: str  #: The disk cache.
-    #: `incomplete`: outputs of the action are missing; `foreign`: not a file of Bazel's.
+    #: `incomplete`: outputs of the action are missing; `foreign`: not a file that Bazel wrote.
     kind: Literal["damaged", "truncated", "unreadable", "incomplete", "foreign"]
     path: str  #: The file.
     text: str  #: What is wrong.
@@ -98,8 +98,8 @@ class CachePruneDocument(TypedDict):
     dry_run: bool  #: Whether nothing was removed.
     images: Sequence[ImageInfo]  #: Images removed with `--images`.
     size: int  #: Bytes removed, without images.
-    left: int  #: Bytes that stay.
-    reached: bool  #: Whether the rest is within `--max-size`.
+    left: int  #: Bytes that remain.
+    reached: bool  #: Whether the remaining bytes are within `--max-size`.
     toolchains: Sequence[PrunedToolchainJson]  #: The entries removed from disk caches.
     outputs: Sequence[PrunedOutputJson]  #: The removed leftovers of runs.
     downloads: int  #: Bytes of downloads removed.
@@ -116,7 +116,7 @@ class CachePushDocument(TypedDict):
     """`tfdock cache push`: the entries sent to a registry."""
 
     reference: str  #: The cache's name in the registry.
-    digest: str | None  #: The digest of its manifest; null if nothing was pushed.
+    digest: str | None  #: The digest of the cache's manifest; null if nothing was pushed.
     toolchains: Sequence[PushedCache]  #: The disk caches.
 
 

@@ -21,11 +21,11 @@ BuildStatus = Literal["built", "pulled", "up-to-date", "refused", "failed", "int
 class RefusedDocument(TypedDict):
     """The document that any command prints after an error."""
 
-    problems: Sequence[Problem]  #: Why there is no answer.
+    problems: Sequence[Problem]  #: Why the command could not answer.
 
 
 class MachineJson(TypedDict):
-    """The machine that a build is sized for."""
+    """The machine for which the build's limits are computed."""
 
     cpus: int  #: Cores.
     memory: int  #: Bytes of memory.
@@ -35,8 +35,8 @@ class TrustJson(TypedDict):
     """Whose results a build may use, and who may use its results."""
 
     domain: str  #: The trust domain: `release`, or the name of another domain.
-    reasons: Sequence[str]  #: Why the domain is not `release`, or why the build shares `release`.
-    shared: bool  #: Whether `--trust` shares the cache of releases on purpose.
+    reasons: Sequence[str]  #: Why the domain is not `release`; with `--trust`, why it would not be.
+    shared: bool  #: Whether the user chose to share the cache of releases (`--trust`).
 
 
 class WheelPathJson(TypedDict):
@@ -64,7 +64,7 @@ class TargetsJson(TypedDict):
 class GpuCodeJson(TargetsJson):
     """GPU code in detail."""
 
-    images: Sequence[Images]  #: Code images by kind and target.
+    images: Sequence[Images]  #: The code images: number and size for each kind and target.
     containers: Sequence[Containers]  #: Containers by their contents.
 
 
@@ -75,8 +75,8 @@ class GpuAnswerJson(TypedDict):
     compute_capability: NotRequired[str]  #: The compute capability of an NVIDIA GPU, such as `8.6`.
     gfx: NotRequired[str]  #: The target of an AMD GPU, such as `gfx90a`.
     target: NotRequired[str]  #: The target of a GPU of another accelerator.
-    #: `native`: has code for it; `native-same-major`: older code of its generation; `ptx-jit`: compiles at the first
-    #: start; `no`: does not run.
+    #: `native`: runs code for exactly this GPU; `native-same-major`: runs code for an older GPU of the same major
+    #: version; `ptx-jit`: the driver compiles PTX at the first start; `no`: does not run.
     runs: Runs
     by: str  #: The code of the wheel that runs; empty if no code runs.
     reason: str  #: Why.

@@ -32,11 +32,11 @@ class FigureJson(TypedDict):
     value: float  #: The number.
     unit: str  #: The unit of the number.
     source: str  #: The source of the number.
-    unverified: bool | str  #: The unchecked part of the row; false if everything is checked.
+    unverified: bool | str  #: The part of the row that nobody has checked; false if all is checked.
 
 
 class AdviseDocument(TypedDict):
-    """`tfdock advise`: how an official wheel runs on GPUs, and which profile would do better."""
+    """`tfdock advise`: how an official wheel runs on GPUs, and a profile for a wheel that runs better."""
 
     tensorflow: str  #: The release.
     python: str | None  #: The requested Python.
@@ -45,7 +45,7 @@ class AdviseDocument(TypedDict):
     gpu: NotRequired[GpuAnswerJson]  #: The answer for the GPU, if there is only one.
     wheel: AdvisedWheelJson  #: The official wheel.
     native_wheel: AdvisedWheelJson | None  #: The nearest official wheel that runs natively.
-    instead: AdvisedWheelJson | None  #: An official wheel that makes a build of another release unnecessary.
+    instead: AdvisedWheelJson | None  #: An official wheel that makes a build of the profile unnecessary.
     vendor_wheel: VendorWheel | None  #: The GPU vendor's own wheel.
     apart: Sequence[str]  #: Why one wheel cannot serve all GPUs.
     profile: str | None  #: The text of the profile to build; null without a profile.
@@ -60,7 +60,7 @@ class AdviseDocument(TypedDict):
     untested_profile: str | None
     refused: Sequence[Problem]  #: Why the requested release does not work.
     jit: FigureJson | None  #: The duration of a first start that compiles PTX.
-    figures: Sequence[FigureJson]  #: The figures behind the sizes and times.
+    figures: Sequence[FigureJson]  #: The measured numbers that the sizes and times are based on.
 
 
 class InitDocument(TypedDict):
@@ -79,11 +79,11 @@ class KnownGpuJson(TargetFacts):
     names: Sequence[str]  #: Names as the driver prints them.
     memory_gib: float | None  #: Gibibytes of memory.
     machine: str | None  #: The processor that the GPU is sold with; null for any.
-    toolkit_max: str | None  #: The newest toolkit of the board's last system; null if the target's newest works.
-    source: Sequence[str] | str  #: The source of the row: names in `sources`, or words.
+    toolkit_max: str | None  #: The newest toolkit of the board's last system; null if newer ones work too.
+    source: Sequence[str] | str  #: The source of the row: short names from `sources`, or text.
     checked: str  #: The day on which the row was compared with its source, such as `2026-01-31`.
     note: str | None  #: A note about the GPU.
-    unverified: bool | str  #: The unchecked part of the row; false if everything is checked.
+    unverified: bool | str  #: The part of the row that nobody has checked; false if all is checked.
 
 
 class GpusDocument(TypedDict):
@@ -102,11 +102,11 @@ class ReleasesDocument(TypedDict):
 class ExplainDocument(ExplainedCode):
     """`tfdock explain CODE`: the meaning of a code."""
 
-    problems: Sequence[Problem]  #: The problem of the profile.
+    problems: Sequence[Problem]  #: The error that the example profile causes.
 
 
 class SwitchJson(SwitchFacts):
-    """A switch of TensorFlow, or of a library below it."""
+    """A switch of TensorFlow, or of a library that TensorFlow uses."""
 
     variable: str  #: The environment variable for the switch; empty for a setting.
     sources: Sequence[str]  #: The sources of these facts.

@@ -17,8 +17,8 @@ class IncludedCellJson(TypedDict):
     build_id: str  #: The build id.
     profile: Mapping[str, object]  #: The whole profile.
     fields: Mapping[str, object]  #: The fields that the cell sets, by dotted name.
-    runner: Sequence[str]  #: Labels of the machine for this build.
-    status: Literal["missing", "here", "registry"]  #: The wheel's place; `missing` also if tfdock did not look.
+    runner: Sequence[str]  #: Labels that the machine for this build must have.
+    status: Literal["missing", "here", "registry"]  #: Where the wheel is; `missing` also if tfdock did not search.
     fingerprint: str | None  #: The build's fingerprint.
     seconds: float | None  #: The expected seconds of the build; null if unknown.
     group: str  #: Cells with the same group have the same toolchain.
@@ -28,7 +28,7 @@ class IncludedCellJson(TypedDict):
 
 
 class ExcludedCellJson(TypedDict):
-    """A cell that cannot be built or is not wanted."""
+    """A cell that cannot be built, or that a rule excludes."""
 
     build_id: None  #: Always null.
     status: Literal["impossible", "excluded"]  #: `excluded`: a rule of the matrix excludes it.
@@ -55,7 +55,7 @@ class CellResultJson(TypedDict):
     build_id: str | None  #: The build id; null for a cell that cannot be built.
     name: str  #: The build id, or the fields that the cell sets.
     fields: Mapping[str, object]  #: The fields that the cell sets, by dotted name.
-    runner: Sequence[str]  #: Labels of the machine for this build.
+    runner: Sequence[str]  #: Labels that the machine for this build must have.
     #: The result of the cell.
     status: Literal[BuildStatus, "missing", "registry", "impossible", "excluded"]
     code: str | None  #: The code of the reason why there is no wheel.
@@ -67,7 +67,7 @@ class CellResultJson(TypedDict):
     log: str | None  #: The log's path in the wheelhouse.
     record: str | None  #: The record's path in the wheelhouse.
     seconds: Mapping[str, float]  #: The seconds of each phase of this build.
-    cache: Mapping[str, object] | None  #: Bazel's report on this build, as `cache` of `tfdock build`.
+    cache: Mapping[str, object] | None  #: Bazel's report on this build, in the form of `cache` in `tfdock build`.
     attempts: int  #: How often the build compiled or retried.
     exit_code: int  #: The exit code of the build of the cell.
 

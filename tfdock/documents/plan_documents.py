@@ -40,7 +40,7 @@ class CheckedProfileJson(TypedDict):
     estimate: ExpectedJson | None  #: The expected time of the build here; null if unknown.
     unverified: Sequence[str]  #: Facts about the base image that nobody has checked.
     notes: Sequence[str]  #: Notes before a build, such as an official wheel that makes the build unnecessary.
-    fixed: Mapping[str, object] | None  #: The change that `--fix` wrote into the profile; else null.
+    fixed: Mapping[str, object] | None  #: The change that `--fix` wrote into the profile; null without a change.
 
 
 class CheckDocument(TypedDict):
@@ -53,7 +53,7 @@ class SourceJson(TypedDict):
     """Where TensorFlow's source comes from."""
 
     kind: Literal["git", "archive", "path"]  #: A repository, an archive, or a folder of this machine.
-    location: str  #: The URL or folder of the source; `local checkout` in a record.
+    location: str  #: The URL or folder of the source; a record has `local checkout` in place of a folder.
     refs: Sequence[str]  #: Tags or branches to try, in order; empty if it is not a repository.
     commit: str | None  #: The commit; null if unknown.
     sha256: str | None  #: The sha256 of the archive, or the tree hash of the folder: 64 hexadecimal digits.
@@ -71,9 +71,9 @@ class PlannedImageJson(TypedDict):
 class MountJson(TypedDict):
     """A folder that a container sees."""
 
-    source: str  #: The folder outside, with placeholders such as `{cache}`.
+    source: str  #: The folder outside the container, with placeholders such as `{cache}`.
     target: str  #: The folder inside.
-    read_only: bool  #: Whether the container can only read it.
+    read_only: bool  #: Whether the container can only read the folder.
     kind: str  #: The kind of mount, such as `bind`.
 
 
@@ -94,7 +94,7 @@ class RemoteJson(TypedDict):
 
 
 class WheelNameJson(TypedDict):
-    """The names in the wheel's file name."""
+    """The parts of the wheel's file name."""
 
     name: str  #: The project's name.
     local_version: str | None  #: The local version, such as `cuda12.5.sm86`.
@@ -105,18 +105,18 @@ class VerifyOptionsJson(TypedDict):
     """How the wheel is verified."""
 
     run: bool  #: Whether the wheel is tried in a container.
-    gpu_code: str  #: `strict`: exactly the requested targets; else at least these targets.
+    gpu_code: str  #: `strict`: exactly the requested targets; `relaxed`: at least these targets.
 
 
 class BuildPlanJson(TypedDict):
     """Everything that a build does."""
 
-    build_id: str  #: The name of the combination.
-    fingerprint: str  #: 64 hexadecimal digits of everything that decides the wheel's bytes.
+    build_id: str  #: The build id: the name of the combination.
+    fingerprint: str  #: A hash (64 hexadecimal digits) of all that decides the wheel's bytes.
     image: PlannedImageJson  #: The image that builds.
     environment: Mapping[str, str]  #: Environment variables of ./configure and Bazel.
     container_environment: Mapping[str, str]  #: Environment variables of every container.
-    startup_options: Sequence[str]  #: Bazel's startup options that are the same everywhere.
+    startup_options: Sequence[str]  #: Bazel's startup options that are the same on every machine.
     local_startup_options: Sequence[str]  #: Bazel's startup options that depend on this machine.
     bazel_flags: Sequence[str]  #: Bazel's flags that decide the wheel.
     local_flags: Sequence[str]  #: Bazel's flags that depend on this machine.
@@ -126,7 +126,7 @@ class BuildPlanJson(TypedDict):
     phases: Sequence[PhaseJson]  #: The phases that run in containers, in order.
     resources: BuildResources  #: The limits of the compile container.
     trust: TrustJson  #: The trust domain.
-    remote: RemoteJson | None  #: Remote cache and executor; null without either.
+    remote: RemoteJson | None  #: Remote cache and executor; null if neither is used.
     machine: MachineJson  #: The machine for which the limits were computed.
     wheel: WheelNameJson  #: The names in the wheel's file name.
     runtime: str | None  #: The image in which the wheel is tried.
@@ -158,7 +158,7 @@ class RenderDocument(TypedDict):
 
 
 class DoctorDocument(TypedDict):
-    """`tfdock doctor`: what this machine lacks for building, or an environment for running TensorFlow."""
+    """`tfdock doctor`: what this machine lacks for a build, or what an environment lacks to run TensorFlow."""
 
     checks: Sequence[PreflightCheck]  #: The checks, in order.
 
@@ -167,10 +167,10 @@ class DoctorDocument(TypedDict):
 PinJson = TypedDict(
     "PinJson",
     {
-        "pin": Annotated[str, Field(description="Its kind, such as `base`, `source` or `package`.")],
-        "name": Annotated[str, Field(description="Its name.")],
-        "value": Annotated[str, Field(description="Its version, digest or commit.")],
-        "from": Annotated[str, Field(description="Where it comes from.")],
+        "pin": Annotated[str, Field(description="The kind of input, such as `base`, `source` or `package`.")],
+        "name": Annotated[str, Field(description="The input's name.")],
+        "value": Annotated[str, Field(description="The input's version, digest or commit.")],
+        "from": Annotated[str, Field(description="Where the value comes from.")],
     },
 )
 PinJson.__doc__ = """A pinned input of a build."""
@@ -187,7 +187,7 @@ class LockedProfileJson(TypedDict):
     knowledge: str | None  #: The digest of the knowledge base; null if locking failed.
     pins: Sequence[PinJson]  #: Everything that is pinned.
     moved: Sequence[LockDifference]  #: The changes since the last lock.
-    problems: Sequence[Problem]  #: Why it failed.
+    problems: Sequence[Problem]  #: Why this failed.
 
 
 class LockDocument(TypedDict):
@@ -214,7 +214,7 @@ class FetchedJson(TypedDict):
     build_id: str | None  #: The build id; null if fetching failed.
     profile: str  #: The profile.
     status: Literal["fetched", "failed"]  #: Whether all downloads succeeded.
-    problems: Sequence[Problem]  #: Why it failed.
+    problems: Sequence[Problem]  #: Why this failed.
 
 
 class BundleFileJson(TypedDict):

@@ -1,4 +1,4 @@
-"""The list of published documents: the name for `tfdock schema NAME`, and the type."""
+"""The list of published documents: each name for `tfdock schema NAME`, with its type."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ KEPT: dict[str, type] = {
     "run": build_documents.RunDocument,
 }
 
-#: Printed documents whose `schema` differs from their own name. `matrix` is already the name of a user's file.
+#: Printed documents whose `schema` is not their name. For example, `matrix` is already the name of a user's file.
 SCHEMAS = {"matrix-plan": "tfdock.matrix/1"}
 
 

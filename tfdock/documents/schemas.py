@@ -25,7 +25,7 @@ NAMES = tuple(sorted([*published.PRINTED, *published.KEPT]))
 
 
 def schema_of(name: str) -> Schema:
-    """Return the JSON Schema of the document of that name, made from its type."""
+    """Return the JSON Schema of the named document, made from the document's type."""
     if name in published.PRINTED:
         return _printed(name, published.PRINTED[name])
     return _kept(name, published.KEPT[name])
@@ -45,7 +45,7 @@ def _printed(name: str, types: tuple[type, ...]) -> Schema:
     references = []
     head: Schema = {
         "schema": {"const": published.schema_id(name), "description": "Which document this is."},
-        "ok": {"type": "boolean", "description": "Whether the command found nothing wrong."},
+        "ok": {"type": "boolean", "description": "True if the command found no problem."},
     }
     for type_ in (*types, document_parts.RefusedDocument):
         more, reference = _definitions(type_)

@@ -29,12 +29,12 @@ class CiRenderDocument(TypedDict):
 
 
 class CheckedPipelineJson(TypedDict):
-    """A compared file of a pipeline."""
+    """A file of a pipeline, compared with a newly rendered file."""
 
     service: Service  #: The service.
     path: str  #: The path of the file.
     state: str  #: `fresh`: the file equals a newly rendered file.
-    difference: str  #: The difference as a patch; empty without one.
+    difference: str  #: The difference as a patch; empty without a difference.
 
 
 class CiCheckDocument(TypedDict):
@@ -68,5 +68,5 @@ class DiagnoseDocument(TypedDict):
     findings: Sequence[LoggedFindingJson]  #: The first finding of each log, then the second of each, and so on.
     logs: Sequence[ReadLogJson]  #: The logs.
     suspects: Sequence[SuspectLineJson]  #: Lines to look at, in logs without a known failure.
-    warnings: NotRequired[Sequence[LoggedFindingJson]]  #: With `-v`: harmless lines that look bad.
+    warnings: NotRequired[Sequence[LoggedFindingJson]]  #: With `-v`: harmless lines that look like errors.
     problems: NotRequired[Sequence[Problem]]  #: Logs that could not be read.

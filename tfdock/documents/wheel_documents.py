@@ -1,4 +1,4 @@
-"""Documents of a wheel: its contents, its verification, and its speed where it is installed."""
+"""Documents of a wheel: its contents, its verification, and the speed of an installed wheel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfdock.wheel.wheel import RecordProblem
 class LibraryJson(TypedDict):
     """A library in a wheel."""
 
-    own: bool  #: Whether the library is TensorFlow's own, not bundled from elsewhere.
+    own: bool  #: Whether the library is TensorFlow's own, not a bundled third-party library.
     path: str  #: The library's path in the wheel.
     size: int  #: Bytes.
     machine: str  #: The processor, such as `x86_64`.
@@ -26,19 +26,19 @@ class LibraryJson(TypedDict):
     needed: Sequence[str]  #: The libraries that this library needs.
     runpath: Sequence[str]  #: The entries of RUNPATH.
     rpath: Sequence[str]  #: The entries of RPATH.
-    glibc: str | None  #: The newest version of glibc that it needs.
-    libstdcxx: str | None  #: The newest GLIBCXX version that it needs.
-    debug_info: bool  #: Whether it has debug information.
-    executable_stack: bool  #: Whether it requires an executable stack.
-    text_relocations: bool  #: Whether it has relocations of its code.
+    glibc: str | None  #: The newest version of glibc that the library needs.
+    libstdcxx: str | None  #: The newest GLIBCXX version that the library needs.
+    debug_info: bool  #: Whether the library has debug information.
+    executable_stack: bool  #: Whether the library requires an executable stack.
+    text_relocations: bool  #: Whether the library has relocations in its code.
     gpu_code: GpuCodeJson  #: GPU code that the runtime loads.
     relocatable_code: GpuCodeJson  #: GPU code that only the device linker reads; it is never loaded.
-    embedded_code: GpuCodeJson | None  #: GPU code among other data; null if not searched.
+    embedded_code: GpuCodeJson | None  #: GPU code that was found in other data; null if tfdock did not search.
     problems: Sequence[str]  #: The damaged parts of the library.
 
 
 class WheelRecordJson(TypedDict):
-    """The wheel's RECORD against its files."""
+    """The comparison of the wheel's RECORD with its files."""
 
     ok: bool  #: Whether every file matches its line in RECORD.
     problems: Sequence[RecordProblem]  #: The files that do not match.
@@ -48,8 +48,8 @@ class ManylinuxJson(TypedDict):
     """Which systems the libraries fit."""
 
     fits: str | None  #: The most compatible platform tag; null if unknown.
-    reason: NotRequired[str]  #: Why there is no answer.
-    #: The reasons for each tag in the wheel's name that the libraries do not fit.
+    reason: NotRequired[str]  #: Why no tag is known.
+    #: The platform tags in the wheel's name that the libraries do not fit; for each tag, the reasons.
     obstacles: NotRequired[Mapping[str, Sequence[str]]]
 
 
@@ -59,9 +59,9 @@ class InspectDocument(TypedDict):
     name: str  #: The project's name, normalised.
     version: str  #: The version, normalised.
     build: str  #: The build tag; empty without one.
-    python_tag: str  #: Such as `cp311`.
-    abi_tag: str  #: Such as `cp311`.
-    platform_tag: str  #: Such as `manylinux_2_17_x86_64`.
+    python_tag: str  #: The tag, such as `cp311`.
+    abi_tag: str  #: The tag, such as `cp311`.
+    platform_tag: str  #: The tag, such as `manylinux_2_17_x86_64`.
     size: int  #: Bytes of the file.
     sha256: str  #: 64 hexadecimal digits.
     members: int  #: The number of files in the wheel.
@@ -89,14 +89,14 @@ class VerifyDocument(TypedDict):
     profile: str | None  #: The profile that the wheel was compared with; null without a profile.
     build_id: str | None  #: The profile's build id; null without a profile.
     checks: Sequence[Check]  #: The checks, in order.
-    told_by_wheel: Sequence[str]  #: Checks that the wheel's own code answered.
+    told_by_wheel: Sequence[str]  #: Checks whose results come from the wheel's own code.
     runtime: str | None  #: The image in which the wheel was tried.
     problems: Sequence[Problem]  #: Why the wheel could not be tried.
     name: NotRequired[str]  #: The project's name, normalised.
     version: NotRequired[str]  #: The version, normalised.
-    python_tag: NotRequired[str]  #: Such as `cp311`.
-    abi_tag: NotRequired[str]  #: Such as `cp311`.
-    platform_tag: NotRequired[str]  #: Such as `manylinux_2_17_x86_64`.
+    python_tag: NotRequired[str]  #: The Python tag, such as `cp311`.
+    abi_tag: NotRequired[str]  #: The ABI tag, such as `cp311`.
+    platform_tag: NotRequired[str]  #: The platform tag, such as `manylinux_2_17_x86_64`.
     size: NotRequired[int]  #: Bytes of the file.
     coverage: NotRequired[Sequence[Coverage]]  #: How known GPUs run the wheel.
     libraries: NotRequired[Sequence[LibraryJson]]  #: All libraries.

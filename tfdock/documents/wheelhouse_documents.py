@@ -20,15 +20,15 @@ class HeldWheelJson(TypedDict):
 
     file: str  #: The file's name.
     size: int  #: Bytes.
-    sha256: str | None  #: 64 hexadecimal digits; null if unknown without reading the file.
+    sha256: str | None  #: 64 hexadecimal digits; null if tfdock would have to read the file.
     name: str  #: The project's name.
     version: str  #: The version.
     tags: str  #: The three tags, such as `cp311-cp311-linux_x86_64`.
     tensorflow: str | None  #: TensorFlow's version; null if unknown.
     python: str | None  #: Python's version; null if unknown.
-    accelerator: str | None  #: Such as `cuda`; null if unknown.
+    accelerator: str | None  #: The accelerator, such as `cuda`; null if unknown.
     toolkit: str | None  #: The toolkit's version; null if unknown.
-    gpu_code: Sequence[str] | None  #: The targets of its GPU code; null if unknown.
+    gpu_code: Sequence[str] | None  #: The targets of the wheel's GPU code; null if unknown.
     #: `tried`: imported in a container; `files`: only its files were checked.
     verified: Verified
     finished: str  #: When the wheel was made, such as `2026-01-31T09:30:00+00:00`.
@@ -53,14 +53,14 @@ class WheelhouseIndexDocument(IndexUpdate):
     """`tfdock wheelhouse index`: the index for pip and uv."""
 
     index: str  #: The folder of the index.
-    page: str | None  #: Null: earlier versions made a page.
+    page: str | None  #: Always null. Earlier versions wrote an HTML page.
 
 
 class WheelhouseServeDocument(TypedDict):
     """`tfdock wheelhouse serve`: the address of the index."""
 
     url: str  #: The index's address.
-    commands: Mapping[str, str]  #: A command that installs, for `pip` and for `uv`; empty without a wheel.
+    commands: Mapping[str, str]  #: The commands for `pip` and `uv` that install a wheel; empty without a wheel.
 
 
 class PrunedWheelJson(TypedDict):
@@ -85,8 +85,8 @@ class WheelhousePruneDocument(TypedDict):
 
     dry_run: bool  #: Whether nothing was removed.
     size: int  #: Bytes removed.
-    left: int  #: Bytes of wheels that stay.
-    reached: bool  #: Whether the rest is within `--max-size`.
+    left: int  #: Bytes of the remaining wheels.
+    reached: bool  #: Whether the remaining bytes are within `--max-size`.
     wheels: Sequence[PrunedWheelJson]  #: The removed wheels.
     leftovers: Sequence[LeftoverJson]  #: The removed leftovers of runs.
     busy: Sequence[str]  #: Build ids that were skipped, because a run uses them.
@@ -102,9 +102,9 @@ class PackedFileJson(TypedDict):
 class WheelImageJson(TypedDict):
     """An image of wheels, or an index of such images."""
 
-    digest: str  #: The digest of its manifest, `sha256:` and 64 hexadecimal digits.
+    digest: str  #: The digest of the image's manifest, `sha256:` and 64 hexadecimal digits.
     tags: Sequence[str]  #: The tags; the first tag names the image.
-    platforms: Sequence[str]  #: Such as `linux/amd64`.
+    platforms: Sequence[str]  #: The platforms, such as `linux/amd64`.
     builds: Sequence[str]  #: Build ids.
     wheels: Sequence[WheelFile]  #: The wheels.
 
@@ -122,7 +122,7 @@ class ImagePushDocument(TypedDict):
     repository: str  #: The repository of the images.
     images: Sequence[WheelImageJson]  #: The images.
     sent: int  #: Bytes that were sent.
-    there: int  #: Bytes that the registry had already.
+    there: int  #: Bytes that the registry already had.
 
 
 class ImageRuntimeDocument(TypedDict):

@@ -1,4 +1,4 @@
-"""How a GPU runs a wheel: natively, by JIT from PTX, or not at all; and the limits of the wheel on this GPU.
+"""Find out how a GPU runs a wheel (natively, by JIT from PTX, or not at all), and the wheel's limits on this GPU.
 
 The official wheel (known from rows) and inspected wheels are judged the same way. The verdict is about TensorFlow's
 own kernels. Bundled libraries get their own verdict. `coverage` asks for all known targets.
@@ -35,10 +35,10 @@ WORDS: Mapping[Runs, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compatibility:
-    """How a GPU runs a wheel. `by` is the image used (`sm_80`, `compute_90`, `gfx90a`), empty without one.
+    """How a GPU runs a wheel. `by` is the image that is used (`sm_80`, `compute_90`, `gfx90a`), or empty.
 
-    `limits` say what works less well, a sentence each. `driver` says which drivers run the wheel. `pins` are
-    requirements for pip that help against some limits.
+    `limits` are sentences about things that work less well. `driver` says which drivers run the wheel. `pins` are pip
+    requirements that remove some of the limits.
     """
 
     gpu: Gpu
@@ -48,8 +48,8 @@ class Compatibility:
     limits: tuple[str, ...] = ()
     driver: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
-    refused: bool = False  #: Something other than the code is missing.
-    #: Limits because of which TensorFlow uses the GPU, but fails at its first operations.
+    refused: bool = False  #: Something is missing that is not GPU code.
+    #: Limits with which TensorFlow uses the GPU, but fails at the first operations.
     fails: tuple[str, ...] = ()
     unjudged: str = ""  #: Why the verdict on the GPU is unknown: `has no GPU code of its own`.
 
@@ -73,14 +73,14 @@ class LibraryService:
     runs: Runs  #: How the GPU runs it.
     by: str  #: The code that runs; empty if none does.
     reason: str  #: Why.
-    containers: int  #: Containers of GPU code that have kernels.
+    containers: int  #: The number of containers of GPU code that have kernels.
     lacking: tuple[Containers, ...] = ()  #: The libraries without code for the GPU.
 
 
 def serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None = None) -> Compatibility:
     """Judge a wheel for a GPU. With `host`, the driver and CPU of this machine are checked too.
 
-    If the wheel loads one of several libraries, the best library for the GPU decides.
+    If the wheel loads only one of several libraries, the library that is best for the GPU decides.
     """
     if not facts.choices:
         return _serve(knowledge, gpu, facts, host)
@@ -93,10 +93,10 @@ def serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None
     order = get_args(Runs)
     best = min(answers.values(), key=lambda answer: order.index(answer.runs))
     able = [choice for choice, answer in answers.items() if answer.runs == best.runs]
-    loaded = f"it loads one of its libraries, for {', '.join(answers)}"
+    loaded = f"it loads only one of its libraries, for {', '.join(answers)}"
     if best.runs == "no":
-        return replace(best, reason=f"{loaded}: none has code for it")
-    which = f"{', '.join(able)} {'do' if len(able) > 1 else 'does'} so"
+        return replace(best, reason=f"{loaded}: none of these has code for this GPU")
+    which = f"this is true of {', '.join(able)}"
     return replace(best, reason=f"{best.reason}; {loaded}: {which}")
 
 
@@ -126,7 +126,7 @@ def _serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | Non
 
 
 def library_verdicts(knowledge: KnowledgeBase, gpu: Gpu, inspection: Inspection) -> tuple[LibraryService, ...]:
-    """Return a verdict for each library of a wheel that has GPU code, from its code alone."""
+    """Return a verdict for each library of a wheel that has GPU code. The verdict depends on this code alone."""
     # Relocatable code alone counts as well, to say why it never runs.
     libraries = (library for library in inspection.libraries if library.loadable.images or library.relocatable.images)
     return tuple(_judge_library(knowledge, gpu, library) for library in libraries)
@@ -195,7 +195,7 @@ def _no_kernels(knowledge: KnowledgeBase, libraries: Iterable[Library]) -> str:
     real = any(not image.stub for library in with_code for image in library.loadable.containers)
     if families and real:
         return f"its GPU code is for {' and '.join(_title(row) for row in families)}"
-    return "its GPU code has no kernels" if images else "its GPU code is of a kind that is not known"
+    return "its GPU code has no kernels" if images else "its GPU code has an unknown format"
 
 
 def _bare(target: str) -> str:
@@ -213,14 +213,14 @@ class Coverage:
     accelerator: str  #: Such as `cuda`.
     target: str  #: The compute capability, such as `8.6`, or gfx target.
     architecture: str  #: The generation.
-    embedded: bool  #: Whether these are GPUs of embedded systems, which run their own code only.
+    embedded: bool  #: Whether these GPUs are in embedded systems: such GPUs run only code for exactly their target.
     runs: Runs  #: How they run the wheel.
     reason: str  #: Why.
     limits: tuple[str, ...]  #: The limits, and the required driver.
 
 
 def coverage(knowledge: KnowledgeBase, facts: GpuFacts) -> tuple[Coverage, ...]:
-    """Judge each target of each accelerator whose GPUs can run the wheel at all; empty if there is none."""
+    """Judge each target of each accelerator whose GPUs can run the wheel at all; empty if no GPU can."""
     rows = [
         _coverage_of_target(knowledge, facts, row, target)
         for row in knowledge.architectures
@@ -250,7 +250,7 @@ def _coverage_of_target(knowledge: KnowledgeBase, facts: GpuFacts, row: Architec
 
 
 def coverage_rows(rows: Sequence[Coverage]) -> list[tuple[str, str, str]]:
-    """Return a short table: the generation, its targets with the same verdict, and this verdict with its limits."""
+    """Return a short table. Each row has a generation, its targets with the same verdict, and this verdict."""
     return [
         (architecture, ", ".join(row.target for row in alike), words)
         for architecture, members in itertools.groupby(rows, key=lambda row: row.architecture)

@@ -18,10 +18,9 @@ from tfdock.types import Capability, LocalGpu, Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMatch:
-    """The meaning of a GPU's name: one row, or rows of several targets that share the name, or nothing.
+    """The GPUs that a name can mean: one row, or one row for each target that shares the name, or nothing.
 
-    Several rows mean one row for each target. `near` are similar short names, the most alike first, if nothing
-    matches.
+    If nothing matches, `near` are similar short names, the most similar first.
     """
 
     gpu: Gpu | None = None
@@ -31,10 +30,10 @@ class DeviceMatch:
 
 @functools.lru_cache(maxsize=1024)  # every suggestion that is tried asks for the same few names
 def matching(knowledge: KnowledgeBase, name: str) -> DeviceMatch:
-    """Return the match of a short name (`rtx3080`), a driver's name (`NVIDIA GeForce RTX 3080`), or words of either.
+    """Return the match of a short name (`rtx3080`), a driver's name (`NVIDIA GeForce RTX 3080`), or part of a name.
 
-    Omitted words must not matter. `3080` matches because all GPUs with this name have one target. `RTX 6000` stands
-    for three generations, which become the candidates.
+    Words may be omitted only if the target stays clear: `3080` matches because all GPUs with this name have one
+    target. `RTX 6000` stands for three generations, which become the candidates.
     """
     generation = generation_named(knowledge, name)
     if generation:
@@ -73,7 +72,7 @@ def _of_generation(generation: Architecture, example: Gpu) -> Gpu:
 
 
 def example_gpu(knowledge: KnowledgeBase, row: Architecture, target: str) -> Gpu | None:
-    """Return the example GPU of a target: the row's own, or else the first GPU with this target."""
+    """Return the example GPU of a target: the example of the row, or else the first GPU with this target."""
     example = knowledge.gpus.get(row.examples.get(target, ""))
     own = (gpu for gpu in knowledge.gpus.values() if (gpu.accelerator, gpu.target) == (row.accelerator, target))
     return example if example and example.target == target else next(own, None)
@@ -111,7 +110,7 @@ def _shape(name: str) -> str:
 def local_words(knowledge: KnowledgeBase, gpus: Iterable[LocalGpu]) -> tuple[str, ...]:
     """Return the names of this machine's GPUs, each once: tfdock's name, or the target if there is no row.
 
-    The target that the driver reports decides: several GPUs may share a name, or a name may be newer than the rows.
+    The target that the driver reports decides, because GPUs may share a name, and names may be newer than the rows.
     """
     return tuple(dict.fromkeys(_local_word(knowledge, gpu) for gpu in gpus))
 
@@ -128,7 +127,7 @@ def _local_word(knowledge: KnowledgeBase, gpu: LocalGpu) -> str:
 
 
 def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
-    """Return the problem for a name that no GPU has, or that GPUs with different targets share."""
+    """Return the error for a name that no GPU has, or that GPUs with different targets share."""
     match, lists = matching(knowledge, name), "`tfdock gpus` lists all GPUs"
     if bare_gpu(knowledge, name):
         message, fix = f"`{name}` is a target to compile for, not the name of a GPU", "`tfdock gpus` lists the names"
@@ -166,7 +165,7 @@ def gpu_key(name: str) -> str:
 _MEMORY = re.compile(r"\b\d+ ?gi?b\b", re.IGNORECASE)
 _MOBILE = re.compile(r"\b(laptop|mobile|notebook)\b", re.IGNORECASE)
 _PLAIN = r"\b(gddr\d\w?|max-?[qp]|with|design|gpus?|graphics|cards?|series|oc|founders|edition)\b"
-#: Words that do not distinguish GPUs, unless a row has them.
+#: Words that do not distinguish GPUs, unless a row contains them.
 _DECORATION = re.compile(rf"{_MEMORY.pattern}|{_MOBILE.pattern}|{_PLAIN}", re.IGNORECASE)
 
 
@@ -240,7 +239,7 @@ def _words_left(gpu: Gpu, text: str) -> int | None:
 
 
 def named(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
-    """Return the GPU that all words together name in full, or the GPU of each word; empty if a word names none."""
+    """Return the GPU whose full name the words form, or the GPU of each word; empty if a word names no GPU."""
     # In a shell, unquoted `RTX 3080` is two arguments, but it names one GPU.
     together = _find_by_full_name(knowledge, " ".join(words)) if words else None
     each = [together] if together else [_find_by_full_name(knowledge, word) for word in words]
@@ -298,7 +297,7 @@ def _searched(gpu: Gpu) -> str:
 
 
 def title(knowledge: KnowledgeBase, gpu: Gpu) -> str:
-    """Return the name on the box: `GeForce RTX 5080`; `V100` if the driver's name is longer than ours."""
+    """Return the name that a buyer knows: `GeForce RTX 5080`; `V100` if the driver's name is longer than ours."""
     vendor = knowledge.accelerators[gpu.accelerator].vendor
     if gpu.names:
         return gpu.names[0].removeprefix(f"{vendor} ")
@@ -389,7 +388,7 @@ def architecture_of(knowledge: KnowledgeBase, accelerator: str, gpu: str | None)
 def gpu_driver(
     knowledge: KnowledgeBase, accelerator: str, target: str | None, name: str = "", *, wsl: bool = False
 ) -> Version | None:
-    """Return the first driver that knows a GPU, by its target and its short name if it has one; None if unknown."""
+    """Return the first driver that knows a GPU with this target and short name (may be empty); None if unknown."""
     row = architecture_of(knowledge, accelerator, target)
     if row is None:
         return None
@@ -412,7 +411,7 @@ def is_embedded(knowledge: KnowledgeBase, accelerator: str, gpu: str | None) -> 
 
 
 def is_integrated(knowledge: KnowledgeBase, target: str) -> bool:
-    """Return whether GPUs of a target are inside a CPU, and may stand beside a card."""
+    """Return whether GPUs of a target are inside a CPU; such a machine may have a graphics card too."""
     return any(target in row.integrated for row in knowledge.architectures)
 
 

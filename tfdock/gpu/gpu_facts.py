@@ -1,6 +1,6 @@
-"""The facts of a wheel about GPUs: from knowledge rows for an official wheel, from its bytes for any other.
+"""Facts about a wheel's GPU code: from knowledge rows for an official wheel, from the wheel's bytes for any other.
 
-Both are converted to `GpuFacts`, so both get verdicts in the same way.
+Both become `GpuFacts`, so both get their verdicts in the same way.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tfdock.wheel.facts import Containers, GpuCode, Images, Library
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.requirements import RequiredPackage, wanted
 
-OFFICIAL_MACHINE = "x86_64"  #: The kind of machine that official wheels with GPU code are for.
-#: A text in every TensorFlow with XLA: the name of the flag for the toolkit's folder.
+OFFICIAL_MACHINE = "x86_64"  #: The CPU architecture that official wheels with GPU code are for.
+#: A text that every TensorFlow with XLA contains: the name of the flag for the toolkit's folder.
 XLA_TRACE = "xla_gpu_cuda_data_dir"
 
 
@@ -36,10 +36,10 @@ class GpuFacts:
     are TensorFlow's own libraries with GPU code; for an official wheel, one entry represents all. `listed` are the
     targets that the wheel names.
 
-    By component: `brought` is the requirement that pip installs, `built` the version of the build (`9`, `12.5.1`), or
-    the tested one. `companions` are the rows about wheels like it. `unsearched` are folders in which pip installs
-    libraries for the wheel, but which the wheel does not search. `measured`: read from the wheel's bytes, so counts
-    are exact.
+    `brought` maps a component to the requirement that pip installs; `built` maps it to the version that the wheel was
+    built or tested with (`9`, `12.5.1`). `companions` are the rows about such wheels. `unsearched` are folders in
+    which pip installs libraries for the wheel, but which the wheel does not search. `measured`: read from the wheel's
+    bytes, so counts are exact.
 
     `choices`: choice (`cuda128`) -> its libraries among `own`; one is loaded. `unjudged`: why no GPU is judged.
     """
@@ -61,7 +61,7 @@ class GpuFacts:
     measured: bool = False
 
     def version_of(self, component: str) -> str:
-        """Return the version in use: the oldest that pip installs, else what it was built or tested with, or ""."""
+        """Return the version in use: the oldest that pip installs, else the one of the build or test, or ""."""
         brought = self.brought.get(component)
         return (brought.oldest if brought else "") or self.built.get(component, "")
 
@@ -120,9 +120,9 @@ def facts_of_installed(
     info: Mapping[str, object] | None,
     packages: Mapping[str, str],
 ) -> GpuFacts:
-    """Return the facts of an installed wheel: the official wheel's, unless its build_info lists other targets.
+    """Return the facts of an installed wheel: those of the official wheel, unless build_info lists other targets.
 
-    `packages` are the installed required packages, with their versions.
+    `packages` maps each required package that is installed to its version.
     """
     facts, listed = facts_of_release(knowledge, release, accelerator), _listed(info, accelerator)
     used = (RequiredPackage(package=name, oldest=version, exact=True) for name, version in packages.items())
@@ -135,7 +135,7 @@ def facts_of_installed(
 
 
 def companions(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> Iterator[Companion]:
-    """Yield the rows of the parts that come with the official wheel of a release."""
+    """Yield the rows of the libraries that come with a release's official wheel."""
     for row in knowledge.companions:
         if row.accelerator == accelerator.accelerator and applies(release, row.releases) and not row.wheels:
             yield row
@@ -175,7 +175,7 @@ def _official_library(
 
 
 def generated(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> GpuCode | None:
-    """Return the kernels that MLIR generated for a release's official wheel, as GPU code; None without a row."""
+    """Return, as GPU code, the kernels that MLIR generated for a release's official wheel; None without a row."""
     row = next((row for row in knowledge.generated_kernels if _is_of(row, release, accelerator)), None)
     if row is None:
         return None

@@ -20,7 +20,7 @@ from tfdock.wheel.identity import normal_version
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.requirements import wanted
 
-_DRIVER = "driver"  #: The component of the driver's own libraries: no image has them.
+_DRIVER = "driver"  #: The component of the libraries that come with the driver: no image contains these libraries.
 #: The library that searches for GPUs, in releases that have it.
 _OPENER = re.compile(r"tensorflow(_core)?/libtensorflow_framework\.so[.\d]*")
 
@@ -38,7 +38,7 @@ def is_own(knowledge: KnowledgeBase, path: str) -> bool:
 
 
 def row_of(knowledge: KnowledgeBase, path: str) -> tuple[WheelLibrary | None, str]:
-    """Return the row of a library, and the library's choice, if there are several."""
+    """Return the row of a library, and the choice that the library belongs to, if there are choices."""
     matches = ((row, re.fullmatch(row.paths, path)) for row in knowledge.wheel_libraries)
     row, match = next(((row, match) for row, match in matches if match), (None, None))
     return row, match.groupdict().get("choice", "") if match else ""
@@ -52,7 +52,7 @@ def release_of(inspection: Inspection) -> str:
 
 
 def for_release(knowledge: KnowledgeBase, minor: str, span: str) -> bool:
-    """Return whether a range of releases includes a minor release, known or not."""
+    """Return whether a range of releases includes a minor release; the release need not be known."""
     release = knowledge.releases.get(minor)
     return applies(release, span) if release else in_range(minor, span)
 
@@ -87,7 +87,7 @@ def opened_libraries(
 def opened_by(
     knowledge: KnowledgeBase, accelerator: Accelerator, minor: str, built: Callable[[str], str]
 ) -> tuple[RuntimeLibrary, ...]:
-    """Return these libraries for a minor release; `built` returns a component's version, or "" if unknown."""
+    """Return the libraries that a minor release opens; `built` returns a component's version, or "" if unknown."""
     rows: dict[str, RuntimeLibrary] = {}
     for row in knowledge.runtime_libraries:
         if row.accelerator != accelerator.accelerator or not for_release(knowledge, minor, row.releases):
@@ -102,7 +102,7 @@ def opened_by(
 
 
 def package_of(knowledge: KnowledgeBase, inspection: Inspection, row: RuntimeLibrary) -> str:
-    """Return the package of PyPI that has a library; empty if none is known."""
+    """Return the PyPI package that contains a library; empty if no package is known."""
     return row.package.format_map({"major": toolkit_major(knowledge, inspection)}) if row.package else ""
 
 
@@ -113,10 +113,10 @@ def toolkit_major(knowledge: KnowledgeBase, inspection: Inspection) -> str:
 
 
 def searched_folders(inspection: Inspection, row: RuntimeLibrary) -> set[str]:
-    """Return the folders in which a wheel looks for a library, relative to the folder of packages.
+    """Return the folders in which a wheel looks for a library, relative to site-packages.
 
-    The loader uses the DT_RUNPATH of the file that opens a library. Other files open the libraries that GPUs do not
-    need.
+    The loader uses the DT_RUNPATH of the file that opens the library. Libraries that a GPU can work without are
+    opened by other files.
     """
     openers = [library for library in inspection.libraries if row.use is None and _OPENER.fullmatch(library.path)]
     return {
@@ -131,8 +131,8 @@ def searched_folders(inspection: Inspection, row: RuntimeLibrary) -> set[str]:
 def unsearched_folders(knowledge: KnowledgeBase, inspection: Inspection) -> tuple[str, ...]:
     """Return folders (`nvidia/cusolver/lib`) that pip fills with the wheel's libraries but the wheel does not search.
 
-    Without the libraries in these folders, TensorFlow sees no GPU. The folders follow from the wheel's requirements
-    and its DT_RUNPATH.
+    TensorFlow sees no GPU without the libraries in these folders. The folders are computed from the wheel's
+    requirements and DT_RUNPATH.
     """
     if not inspection.libraries:  # none could be read
         return ()
@@ -151,6 +151,6 @@ def unsearched_limit(folders: Sequence[str]) -> str:
     path = ":".join(f"$(python -c 'import {module} as m; print(*m.__path__)')/lib" for module in modules)
     export = f'export LD_LIBRARY_PATH="{path}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"'
     return (
-        f"with the libraries of its extra, TensorFlow sees no GPU until you run `{export}`: "
+        f"even with the libraries of its extra, TensorFlow sees no GPU until you run `{export}`: "
         f"the wheel does not search {' and '.join(folders)}"
     )

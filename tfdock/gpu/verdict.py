@@ -1,9 +1,9 @@
-"""Decide how GPU code runs on a GPU: natively, by SASS of its major version, by JIT from PTX, or not at all.
+"""Decide how code runs on a GPU: natively, by SASS of the same major version, by JIT from PTX, or not at all.
 
 The rules are NVIDIA's (CUDA C++ Programming Guide, binary and PTX compatibility; family-specific code from CUDA 12.9)
 and AMD's (a code object is for one gfx target). Versions are compared as pairs of numbers: 12.0 is above 9.0.
 
-An image runs or does not run. A container runs like its best image. `combine` judges a library.
+A container runs as well as its best image. `combine` judges a library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Verdict:
 
 
 def code_of(targets: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the (SASS, PTX) that TensorFlow makes from a list of targets, each in numerical order.
+    """Return two lists, SASS and PTX, that TensorFlow makes from a list of targets, each in numerical order.
 
     `sm_86` is SASS, `compute_86` is SASS and PTX. Raises ValueError for a text that is not a capability.
     """
@@ -73,7 +73,7 @@ def runs(
 def runs_target(target: str, code: Collection[str]) -> bool:
     """Return whether GPUs of a target run code for these targets.
 
-    A target that cannot be read counts as one that runs.
+    The answer is yes if a target cannot be parsed.
     """
     if target.startswith("gfx"):
         return runs_gfx(target, code).runs != "no"
@@ -86,7 +86,7 @@ def runs_target(target: str, code: Collection[str]) -> bool:
 def runs_gfx(gpu: str, code: Collection[str]) -> Verdict:
     """Judge code objects (`gfx90a`, `gfx90a:xnack+`) for a GPU of that gfx target.
 
-    A feature counts only if both the code and the GPU name it: a GPU's feature may be switched on or off.
+    A feature (`xnack`) is compared only if both the code and the GPU state it.
     """
     name, features = _gfx(gpu)
     fitting = [
@@ -101,7 +101,7 @@ def runs_gfx(gpu: str, code: Collection[str]) -> Verdict:
         reason = f"it has {fitting[0]}: code for exactly this GPU{condition}"
         return Verdict(runs="native", by=fitting[0], reason=reason)
     have = f"it has code for {', '.join(sorted(code))} only" if code else "it has no GPU code"
-    return Verdict(runs="no", by="", reason=f"{have}, and such code runs on no other target than its own")
+    return Verdict(runs="no", by="", reason=f"{have}, and such code runs only on the target that it was compiled for")
 
 
 def _binary_compatible(image: Capability, gpu: Capability, embedded: Collection[str]) -> bool:
@@ -155,7 +155,7 @@ def _features_agree(features: Collection[str], others: Collection[str]) -> bool:
 
 # --- containers -----------------------------------------------------------------------------------------------------
 
-_FEW = 10  #: Fewer than one container in this many changes only the limits, not the verdict.
+_FEW = 10  #: If fewer than one in this many containers run badly, only the limits change, not the verdict.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ class CombinedVerdict:
 def runs_container(
     gpu: str, held: Containers, *, capabilities: bool, embedded: Collection[str] = ()
 ) -> Verdict | None:
-    """Judge a container for a compute capability (`8.6`) or a gfx target; None if it has nothing of that kind."""
+    """Judge a container for a compute capability (`8.6`) or a gfx target; None if it has no code of that family."""
     if not capabilities:
         return runs_gfx(gpu, held.amdgpu) if held.amdgpu else None
     if not held.sass and not held.ptx:
@@ -214,10 +214,10 @@ def parts_of(library: Library, judge: Callable[[Containers], Verdict | None]) ->
 def combine(parts: Iterable[CodePart]) -> CombinedVerdict | None:
     """Return the verdict on all containers; None without containers.
 
-    The runtime chooses code from each container alone, so a union of their lists would hide a container that lacks
-    the code. A container holds the kernels of one source file; TensorFlow has about 280. If a tenth of the containers
-    or more run badly or not at all, the verdict is this worse result. If fewer do, the verdict gets a limit.
-    Containers of the device linker are ignored beside others: in TensorFlow they are NCCL, which one GPU never calls.
+    The runtime chooses code from each container alone, so a union of all targets would hide a container without the
+    code. A container holds the kernels of one source file; TensorFlow has about 280. If a tenth of the containers or
+    more run badly or not at all, the verdict is this worse result. If fewer do, the verdict gets a limit. Containers
+    of the device linker are ignored if there are others: they are NCCL, which a single GPU never calls.
     """
     all_parts = tuple(parts)
     counted = [part for part in all_parts if not part.linked] or all_parts

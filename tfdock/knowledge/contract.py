@@ -1,4 +1,4 @@
-"""The contract of a release: the rows that apply to a build, with variables and flags filled in. Pure."""
+"""The contract of a release: variables and flags of the rows that apply to a build, with facts filled in. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MissingFact(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """The rows of one release, seen with the facts of one build."""
+    """The rows of one release that apply to the facts of one build."""
 
     knowledge: KnowledgeBase
     release: Release
@@ -95,7 +95,7 @@ def bazel_options(
 
 
 def version_facts(versions: Mapping[str, str]) -> dict[str, str]:
-    """Return `cuda`, `cuda_minor` and `cuda_major` for each version."""
+    """Return the placeholders for each version: `cuda`, `cuda_minor` and `cuda_major` for CUDA."""
     facts: dict[str, str] = {}
     for name, text in versions.items():
         version = Version(text)
@@ -105,7 +105,7 @@ def version_facts(versions: Mapping[str, str]) -> dict[str, str]:
 
 
 def holds(when: Mapping[str, str | tuple[str, ...]], facts: Mapping[str, str]) -> bool:
-    """Return whether every fact that a row names has the required value, or one of several allowed values."""
+    """Return whether every fact that a row names has the required value or one of the allowed values."""
     # A fact that the build lacks counts as empty, so a row can ask for its absence.
     return all(
         facts.get(name, "") in ((wanted,) if isinstance(wanted, str) else wanted) for name, wanted in when.items()

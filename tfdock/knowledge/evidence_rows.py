@@ -19,13 +19,13 @@ Tool = Annotated[str, text_like(re.compile(rf"[a-z]+(?: {_SPAN})?\Z"), "tool (`n
 class ReportedBuild(Row):
     """A build that somebody reported, or a combination that is known to fail.
 
-    Each part is as reported; an unreported part is absent. `outcome` is `built-with-edit` if the build needed an edit
-    that tfdock does not make: `needs` describes it. In a row that `fails`, the parts and `options` are those that
-    cause the failure, and parts may be ranges. `needs` is then the fix, `unless` a text in an option that avoids the
-    failure, and `failed_with` are words of the error. `shows` is a part of a log's line that only such failures have,
-    with `"` for every quote. A part may belong to the base image: `glibc`, `musl`.
+    Parts are written as in the report; an unreported part is absent. `outcome` is `built-with-edit` if the build
+    needed an edit that tfdock does not make: `needs` describes it. In a row that `fails`, the parts and `options` are
+    those that cause the failure, and parts may be ranges. `needs` is then the fix, `unless` a text in an option that
+    avoids the failure, and `failed_with` are words of the error. `shows` is a text that only such failures print in a
+    log, with `"` for every quote. A part may belong to the base image: `glibc`, `musl`.
 
-    `edits` are the rows of edits.yaml that make all edits in `needs`, except those for the packager's own purposes.
+    `edits` are the rows of edits.yaml that make all edits in `needs`, except edits for the packager's own purposes.
 
     `fork` is the source tree if it is not TensorFlow's own; `compiler` compiles GPU code; `at` is the place in the
     report.
@@ -86,7 +86,7 @@ class ReportedBuild(Row):
         return True
 
     def is_exactly(self, name: str, facts: Mapping[str, str]) -> bool:
-        """Return whether the report and these facts have the same version of `name`: of a part, or of `python`."""
+        """Return whether the report and these facts have the same version of `name`, which is a part or `python`."""
         if name == "python":
             return facts["python"] in self.python
         said, known = self.parts.get(name, ""), facts[name]
@@ -95,7 +95,7 @@ class ReportedBuild(Row):
         return bool(said) and exact and _is_part(said, known, by_major=name.endswith("compiler"))
 
     def has_parts_of(self, failure: ReportedBuild, facts: Mapping[str, str]) -> bool:
-        """Return whether the report has all parts of a failure, in its versions or in those of these facts."""
+        """Return whether the report has all parts of a failure, in the versions of the failure or of these facts."""
         # Facts with cuDNN 8 may mean the cuDNN 8.9 that fails, or the 8.6 of this report.
         parts, wanted = self.parts, failure.parts.items()
         return all(
@@ -105,7 +105,7 @@ class ReportedBuild(Row):
         )
 
     def agrees_in_kind(self, facts: Mapping[str, str]) -> bool:
-        """Return whether the report is for this accelerator and machine, or names none.
+        """Return whether the report is for this accelerator and machine. A report that names none is for all.
 
         A successful build for GPUs is also a report for the CPU: it compiled all code for the CPU.
         """
@@ -138,7 +138,7 @@ class Edit(Row):
 
 
 def is_of(tensorflow: object, release: str) -> bool:
-    """Return whether a row with this `tensorflow` is about a minor release; other text is about every release."""
+    """Return whether a row with this `tensorflow` is about a minor release; text that is no version is about all."""
     return not isinstance(tensorflow, str) or not re.match(r"[\d.]", tensorflow) or spans(tensorflow, release)
 
 

@@ -64,8 +64,8 @@ class PatternRow(RowPart):
     """Output of a tool: `has` is an exact part of the line, without quotes; `line` is an expression for the line.
 
     Before matching, every kind of quote becomes ". `survivable`: the tool continues after the line, so a failure that
-    stops something is the more likely cause. `in_warnings`: the pattern also matches lines marked as warnings, and
-    `in_tracebacks` lines of a program that a traceback shows.
+    stops something is the more likely cause. `in_warnings`: the pattern also matches lines marked as warnings;
+    `in_tracebacks`: also source lines in a traceback.
     """
 
     has: Has
@@ -82,7 +82,7 @@ class PatternRow(RowPart):
         return text
 
     def match(self, line: str, *, harmless: bool = False) -> Mapping[str, str] | None:
-        """Return the groups of a line that this pattern means, else None; `line` is `comparable`."""
+        """Return the groups of a `comparable` line that this pattern matches; None if it does not match."""
         # Check this before any expression: it rules out nearly all lines.
         if self.has not in line or _is_repeated(line):
             return None
@@ -100,7 +100,7 @@ class PatternRow(RowPart):
 
 
 class Examples(RowPart):
-    """Lines on which a row fires, at least one for each of its patterns; and similar lines on which it does not."""
+    """Lines on which a row fires, at least one for each pattern; and similar lines on which the row does not fire."""
 
     fires: tuple[str, ...] = Field(min_length=1)
     # Required: a pattern that is too wide takes harmless lines for failures.
@@ -112,7 +112,7 @@ Relation = Literal["among", "is", "unknown_to", "newest_for"]
 
 
 class Grave(RowPart):
-    """The id of the failure that a harmless line can show, and the accelerator or part of the log that decides."""
+    """The id of the failure that a harmless line can show, and the accelerator or part that decides this."""
 
     row: str
     accelerator: str
@@ -131,22 +131,22 @@ class Remedied(Row):
 
 
 class Failure(Remedied):
-    """One cause of failure, and how it shows in a log.
+    """One cause of failure, and what a log shows.
 
     `cause` and `fix` are templates of `values`. A value is a group of that name in `patterns` or `facts` (facts alone
     find no failure), else the default in `values`. `instead_of` are rows that say less about the same line.
-    `cascade`: an earlier failure causes this one; it is left out beside a failure of its stage. `unsure`: the row is
-    for a whole class of lines, which may have other causes. `only_with` are parts that the log must show too. `tells`
-    are parts whose versions are named: the versions that the log's release was made with. `each` is the group whose
-    values are reported one by one. `installed` is the fix for a user who built nothing.
+    `cascade`: an earlier failure causes this failure, which is left out beside a failure of its stage. `unsure`: the
+    row is for a whole class of lines, which may have other causes. `only_with` are parts that the log must show too.
+    `tells` are parts for which the cause adds the versions that the log's release was made with. `each` is the group
+    whose values are reported one by one. `installed` is the fix for a user who built nothing.
 
     `fits` says what a group's value must be in a log of the same profile: `among` its targets, equal to the version
     that it `is`, a target `unknown_to` its toolkit, or the newest such compiler for its toolkit (`newest_for`).
 
-    `harmless`: the line is no failure, and reported only on request. `grave` is the failure that it shows if the
-    profile asks for such a GPU, or if that failure was found too. `passes` are the stages that this line shows as
-    successful: earlier failures of these stages no longer count. `spoils` are stages that the next such line does not
-    show as successful, because the tool continues after a failure. `ends_well`: the tool did all that was requested.
+    `harmless`: the line is no failure, and is reported only on request. `grave` is the failure that the line shows if
+    the profile asks for such a GPU, or if that failure was found too. `passes` are the stages that this line shows as
+    successful: earlier failures of these stages no longer count. `spoils` are stages for which the next success line
+    proves nothing, because the tool continues after a failure. `ends_well`: the tool did all that was requested.
     """
 
     KEY = ("id",)
@@ -176,7 +176,7 @@ class Failure(Remedied):
 
     @property
     def is_failure(self) -> bool:
-        """Whether the row is a failure, not harmless."""
+        """Whether the row is a failure, not a harmless line."""
         return not (self.harmless or self.passes or self.spoils)
 
     @model_validator(mode="after")
@@ -214,7 +214,7 @@ class Failure(Remedied):
         return self
 
     def reads(self, place: int, line: str) -> Mapping[str, str] | None:
-        """Return the groups of a log line for a pattern, or after the patterns for a fact; None without a match."""
+        """Return the groups of a log line; `place` counts the patterns, then the facts; None without a match."""
         line = comparable(line)
         if place >= len(self.patterns):
             return self.facts[place - len(self.patterns)].found(line)
@@ -229,7 +229,7 @@ _TOOLS = {"compiler": "", "host_compiler": "", "bazel": "Bazel"}  # A reported c
 
 
 def failures_of(reports: Iterable[ReportedBuild], titles: Mapping[str, str], edits: Iterable[Edit]) -> list[Failure]:
-    """Return a failure for each text that reports of failed builds `show`; `titles` are the names of components."""
+    """Return a failure for each text in `shows` of reported failures; `titles` are the names of components."""
     made = {edit.mends: edit for edit in edits}
     alike: dict[str, list[ReportedBuild]] = {}
     for row in reports:
@@ -273,13 +273,13 @@ def _literal(text: str) -> str:
 
 
 class LogPart(Remedied):
-    """A part that a build is made with, or a system: how a log shows its version, and which errors are about it.
+    """A part of a build (such as a compiler), or a system: how a log shows its version, and errors about the part.
 
-    `shows` are patterns whose groups `version` and `minor` make its version, the surest first. `owns` are expressions
-    for the line of an error about the part, `about` is the usual cause of such errors. The first `digits` numbers of
-    a version count. `too_new` and `too_old` are templates of `wanted` and `limit` (`<1.19`). `remark` is told with
-    every error of unsure cause if the log shows the part. `libc` is the C library of a system without glibc,
-    `phrases` maps Debian's commands to the commands of this system.
+    `shows` are patterns whose groups `version` and `minor` give its version, the most reliable pattern first. `owns`
+    are expressions for the line of an error about the part, `about` is the usual cause of such errors. Only the first
+    `digits` numbers of a version are compared. `too_new` and `too_old` are templates of `wanted` and `limit`
+    (`<1.19`). `remark` is added to every error of unsure cause if the log shows the part. `libc` is the C library of
+    a system without glibc, `phrases` maps Debian's commands to the commands of this system.
     """
 
     KEY = ("part",)
@@ -308,7 +308,7 @@ class LogPart(Remedied):
 
 
 class ErrorKind(Row):
-    """A kind of error: an expression for its line (`comparable`), and the next step if no failure is known."""
+    """A kind of error: an expression for the error's `comparable` line, and the next step if no failure is known."""
 
     KEY = ("kind",)
 
@@ -318,10 +318,10 @@ class ErrorKind(Row):
 
 
 class CameAndWent(Row):
-    """A name that an error has, and the versions of its part that have it: from `since` to `until`, both included.
+    """A name in an error, and the versions of its part that have this name: from `since` to `until`, both included.
 
-    `beside` (`with`) is a second text of that error. `means` says whether the part is newer or older than expected if
-    the error's words do not; `instead` replaced the name, `releases` are the TensorFlow releases that had the error.
+    `beside` (`with`) is a second text of that error. If the error's words do not show whether the part is too new or
+    too old, `means` says it. `instead` replaced the name; `releases` are the TensorFlow releases that had the error.
     """
 
     KEY = ("part", "name", "beside")
@@ -344,7 +344,7 @@ class CameAndWent(Row):
         return compiled(f"{begin}{re.escape(self.name)}{end}(?![:(]\\d)").search(text) is not None
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Return a part that has no row."""
+        """Return the field and the mistake if the part has no row."""
         return (
             None if self.part in known.log_parts else ("part", f"no part `{self.part}` has a row in `log_parts.yaml`")
         )
@@ -373,7 +373,7 @@ def comparable(line: str) -> str:
 
 
 def is_said(line: str) -> bool:
-    """Return whether a `comparable` line is a current error: no warning, no repeated text, not about another time."""
+    """Return whether a `comparable` line is an error of this run: no warning, no repeated or explanatory text."""
     return not (_is_repeated(line) or _is_warning(line) or _TOLD.search(line))
 
 

@@ -50,7 +50,7 @@ def _fits(row: ArchiveRow, components: Mapping[str, str]) -> bool:
 
 
 def source_archives_of(knowledge: KnowledgeBase, release: Release) -> tuple[SourceArchive, ...]:
-    """Return the archives that a release's tree downloads and whose own addresses are dead."""
+    """Return the archives that a release's source downloads from addresses that no longer work."""
     return tuple(row for row in knowledge.source_archives if applies(release, row.releases))
 
 
@@ -58,22 +58,22 @@ def source_archives_of(knowledge: KnowledgeBase, release: Release) -> tuple[Sour
 
 
 def exact_target(accelerator: Accelerator, gpu: str) -> str:
-    """Return the target for exactly one GPU: `sm_86` for 8.6, a gfx target unchanged."""
+    """Return the target that serves exactly one GPU: `sm_86` for 8.6; a gfx target is unchanged."""
     return str(Capability.of_gpu(gpu)) if accelerator.capabilities else gpu
 
 
 def own_target(release: Release, accelerator: Accelerator, gpu: str) -> str:
-    """Return the narrowest target for a GPU that a release accepts: with PTX if the release knows no other."""
+    """Return the narrowest target that a release accepts for a GPU: with PTX if the release accepts no other."""
     return taken_target(release, accelerator, exact_target(accelerator, gpu))
 
 
 def taken_target(release: Release, accelerator: Accelerator, target: str) -> str:
-    """Return the target with PTX if the release cannot make SASS without PTX, else unchanged."""
+    """Return the target with PTX if the release cannot make SASS without PTX, else the same target."""
     return str(replace(Capability.parse(target), ptx=True)) if needs_ptx(release, accelerator, target) else target
 
 
 def needs_ptx(release: Release, accelerator: Accelerator, target: str) -> bool:
-    """Return whether the release knows only `x.y`, which means SASS and PTX, and the target is SASS alone."""
+    """Return whether the target is only SASS, but the release knows only `x.y`, which means SASS and PTX."""
     # Such releases know no `sm_`: each item of their list makes both.
     return accelerator.capabilities and release.capability_format == "dotted" and not Capability.parse(target).ptx
 
@@ -102,18 +102,18 @@ def reaches(accelerator: Accelerator, gpu: str, floors: Mapping[str, str]) -> bo
 
 
 def is_listed(release: Release, accelerator: Accelerator, gpu: str) -> bool:
-    """Return whether the release has no list of the GPUs that it uses, or the GPU is on it."""
+    """Return whether the release's list of usable GPUs contains the GPU; True if the release has no list."""
     allowed = release.runtime_targets.get(accelerator.accelerator, ())
     return not allowed or gpu in allowed
 
 
 def is_used(release: Release, accelerator: Accelerator, gpu: str) -> bool:
-    """Return whether the release is not known to ignore such GPUs at run time, whatever code was compiled."""
+    """Return False only if the release is known to ignore such GPUs at run time, whatever code was compiled."""
     return reaches(accelerator, gpu, release.floor) and is_listed(release, accelerator, gpu)
 
 
 def overrides(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str) -> list[TargetReport]:
-    """Return the settings with which users run code for another target on such GPUs, if anybody saw it work."""
+    """Return the settings with which such GPUs run code for another target, if somebody reported that it works."""
     rows = _reports(knowledge, accelerator, gpu)
     return [row for row in rows if row.setting and row.works and row.runs_as != gpu and not row.unverified]
 
@@ -141,7 +141,7 @@ def reports(knowledge: KnowledgeBase, name: str, gpu: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def libraries(knowledge: KnowledgeBase, component: str, version: str) -> tuple[LibraryRow, ...]:
-    """Return the rows of a component's version: one, or several for an incomplete version."""
+    """Return the rows of a component's version; an incomplete version can have several rows."""
     rows = (row for row in knowledge.libraries if row.component == component)
     # `9` lies in every range of 9.x versions.
     return tuple(row for row in rows if lies_within(version, row.since, row.until or ""))
@@ -171,7 +171,7 @@ def serves(
     accelerator: Accelerator,
     components: Mapping[str, str],
 ) -> bool:
-    """Return whether a base image has such components for a release, or can get the missing ones."""
+    """Return whether a base image has such components for a release, or can get the missing components."""
     return (
         applies(release, image.releases)
         and (not image.accelerators or accelerator.accelerator in image.accelerators)
@@ -215,12 +215,12 @@ _OFFICIAL = re.compile(r"(?:docker\.io/)?(?:library/)?[a-z]+(?::[\w.]+(?:-(?:sli
 
 
 def lacks_compiler(accelerator: Accelerator, image: str) -> bool:
-    """Return whether an image is one of the vendor's own without the toolkit's compiler."""
+    """Return whether an image is one of the vendor's images that lack the toolkit's compiler."""
     return any(_is_named(image, pattern) for pattern in accelerator.without_compiler)
 
 
 def is_plain(image: str) -> bool:
-    """Return whether an image is one of Docker's official ones, such as `debian:12-slim`: only a distribution."""
+    """Return whether an image is a Docker official image with only a distribution, such as `debian:12-slim`."""
     return _OFFICIAL.fullmatch(image.partition("@")[0]) is not None
 
 
@@ -236,7 +236,7 @@ def _is_named(image: str, pattern: str) -> bool:
 def toolkit_floor(knowledge: KnowledgeBase, toolkit: str, version: Version, *, wsl: bool = False) -> Version | None:
     """Return the oldest driver that runs a toolkit's machine code; None if it is not known.
 
-    If a row says so, one driver serves all minor versions of a major version; else it is the toolkit's own driver.
+    A row may name one driver for all minor versions of a major version; otherwise it is the toolkit's own driver.
     """
     # From CUDA 11 on, one driver runs all minor versions of a major one. Before that there is no row.
     shared = knowledge.drivers.get((toolkit, str(version.parts[0]) if version.parts else ""))
@@ -257,7 +257,7 @@ def own_driver(toolkit: Toolkit, *, wsl: bool) -> Version | None:
 
 
 def emitted_ptx(knowledge: KnowledgeBase, toolkit: tuple[str, str], compiler: tuple[str, str]) -> Version | None:
-    """Return the PTX ISA that a compiler writes with a toolkit; compiler and toolkit are a name and a version.
+    """Return the PTX ISA that a compiler writes with a toolkit; each is given as (name, version).
 
     None if not known.
     """

@@ -17,13 +17,13 @@ def _by_target(drivers: object) -> object:
 
 
 class Architecture(Row):
-    """A generation of GPUs and its targets (`8.6`). `embedded` targets run only their own code; no other GPU runs it.
+    """A generation of GPUs and its targets. `embedded` targets run only their own code, which no other GPU runs.
 
     `driver_min` is the first driver, or the first driver of each target; `driver_later` maps a newer driver to the
     GPUs that need it; `driver_max` is the last branch (`470`). `open_modules` are targets and GPUs that need the open
-    kernel modules. `integrated` are targets of GPUs inside a CPU, which is often in a machine with a card. `machine`
-    is the CPU beside the embedded GPUs. `examples` are well-known GPUs of the targets (`8.6: rtx3080`), `also` other
-    names of the generation.
+    kernel modules. `integrated` are targets of GPUs inside a CPU; such a machine often has a graphics card too.
+    `machine` is the CPU beside the embedded GPUs. `examples` are well-known GPUs of the targets (`8.6: rtx3080`),
+    `also` other names of the generation.
     """
 
     KEY = ("architecture",)
@@ -42,16 +42,16 @@ class Architecture(Row):
     open_modules: tuple[str, ...] = ()
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Return an accelerator without a row, or targets that none of its GPUs has."""
+        """Return the field and the mistake if the accelerator is unknown, or if no GPU of it has a target."""
         row = known.accelerators.get(self.accelerator)
         return not_of(row, "targets", self.targets) or not_of(row, "embedded", self.embedded)
 
 
 class Gpu(Row):
-    """A product. `target` is the compute capability (`8.6`) or gfx target; `names` as the driver prints them.
+    """A product. `target` is the compute capability (`8.6`) or gfx target; `names` are the names that drivers print.
 
     `machine` is the kind of CPU that it is sold with, if there is only one (`aarch64`). `toolkit_max` is the newest
-    toolkit for it, if that is older than the newest toolkit for its target: the toolkit of a board's last system.
+    toolkit of a board's last system, if the target itself has newer toolkits.
     """
 
     KEY = ("gpu",)
@@ -65,7 +65,7 @@ class Gpu(Row):
     toolkit_max: str | None = None
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Return an accelerator without a row, or a target that none of its GPUs has."""
+        """Return the field and the mistake if the accelerator is unknown, or if no GPU of it has a target."""
         return not_of(known.accelerators.get(self.accelerator), "target", (self.target,))
 
 
@@ -73,7 +73,7 @@ class OtherDevice(Row):
     """A device or system for which tfdock builds no wheel, by the `words` with which users name it.
 
     `official` are the releases with official wheels of the project `tensorflow`, if any, for Pythons from
-    `python_min` on. `says` is a sentence on them, and `instead` one on what else a user can install.
+    `python_min` on. `says` is a sentence about these wheels, `instead` a sentence about alternatives.
     """
 
     KEY = ("device",)
@@ -87,7 +87,7 @@ class OtherDevice(Row):
 
 
 class TargetReport(Row):
-    """A report of users or the vendor about a target, beyond the toolkits' rows. This project has not tried it.
+    """A report of users or the vendor about a target without a toolkit's row. This project has not tried it.
 
     `setting` (`HSA_OVERRIDE_GFX_VERSION=10.3.0`) makes such GPUs run code for `runs_as`; `works` is whether the
     setting helps. `says` is a sentence; for a setting, the GPU or ROCm with which it was tried.
@@ -104,7 +104,7 @@ class TargetReport(Row):
 
     @property
     def sentence(self) -> str:
-        """For people, with the grade of the report."""
+        """The report as a sentence, with its grade."""
         doubt = "probably (nobody has checked it): " if self.unverified else ""
         if not self.setting:
             return f"{doubt}{self.says}"
@@ -113,16 +113,16 @@ class TargetReport(Row):
         return f"{doubt}users report that `{self.setting}` {does} ({self.says})"
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Return an accelerator without a row, or a target that none of its GPUs has."""
+        """Return the field and the mistake if the accelerator is unknown, or if no GPU of it has a target."""
         targets = [target for target in (self.target, self.runs_as) if target]
         return not_of(known.accelerators.get(self.accelerator), "target", targets)
 
 
 class Fork(Row):
-    """The fork of TensorFlow that is built for an accelerator, and that the tables of releases describe.
+    """The fork of TensorFlow that tfdock builds for an accelerator, and that the tables of releases describe.
 
-    `ref` is its branch for a release (`{release}`: `2.17`). `targets` are the targets that its `releases` use besides
-    those of TensorFlow itself.
+    `ref` is its branch for a release (`{release}`: `2.17`). `targets` are the targets that its `releases` use in
+    addition to TensorFlow's own targets.
     """
 
     KEY = ("git", "releases", "accelerator")
@@ -134,12 +134,12 @@ class Fork(Row):
     targets: tuple[str, ...] = ()
 
     def has(self, address: str) -> bool:
-        """Return whether an address is that of the fork's repository, in any spelling, or of a file in it."""
+        """Return whether an address, in any spelling, is the fork's repository or a file in the repository."""
         plain = (
             re.sub(r"^(ssh://)?git@([^:/]+)[:/]", r"https://\2/", address.lower()).rstrip("/").removesuffix(".git")
         )
         return f"{plain}/".startswith(f"{self.git.lower()}/")
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Return an accelerator without a row, or targets that none of its GPUs has."""
+        """Return the field and the mistake if the accelerator is unknown, or if no GPU of it has a target."""
         return not_of(known.accelerators.get(self.accelerator), "targets", self.targets)

@@ -14,15 +14,14 @@ class ImageRow(Row):
 
     The first row that fits a release, Python, accelerator and requested compiler is used. `template` names
     `dockerfiles/base/<template>.j2`. `paths` are the paths of its tools (`python`, `clang`, `gcc`, `cuda`, `rocm`),
-    and of its compilers by version (`gcc-7`, `clang-17`: versions match as far as both are written). `holds` is the
-    full version of a component if the image is known to have only that version. `compilers` limits the row to builds
-    that request such a version of a host compiler (`12`, `6..8`). `packages` are installed in addition, then `pip`
-    from PyPI without dependencies. `interpreter`: the image lacks the requested Python, which is compiled from the
-    source archive in `interpreters.yaml`. `archives` are components that the image lacks: they come from
-    `archives.yaml`.
-    `unknown` are components whose version in the image nobody knows: a profile that requests such a version gets an
-    untested plan. `sysroots` maps the version of an older C library to its folder: compilers in this folder build
-    against it.
+    and of its compilers by version (`gcc-7`, `clang-17`: versions match as far as both are written). `holds` maps a
+    component to its full version if the image is known to have only that version. `compilers` limits the row to
+    builds that request such a version of a host compiler (`12`, `6..8`). `packages` are installed in addition, then
+    `pip` from PyPI without dependencies. `interpreter`: the image lacks the requested Python, so it is compiled from
+    the source archive in `interpreters.yaml`. `archives` are components that the image lacks; they are installed from
+    `archives.yaml`. `unknown` are components whose version in the image is not known: a profile that requests a
+    version of them gets an untested plan. `sysroots` maps the version of an older C library to its folder: compilers
+    in this folder build against it.
     """
 
     image: ImageName
@@ -45,9 +44,9 @@ class ImageRow(Row):
 
 
 class ImageTags(Row):
-    """The versions for which images of these names exist; tags begin with the version.
+    """The versions for which images with these names exist; tags begin with the version.
 
-    They go from `since` to `until`, without the versions in `gone`. `images` is a shell pattern.
+    The versions go from `since` to `until`, without those in `gone`. `images` is a shell pattern for the names.
     """
 
     KEY = ("images",)
@@ -64,8 +63,7 @@ class Distribution(Row):
     `images` are shell patterns for the names of its images, `alike` for names of other images with its C library.
     `holds` are the versions of its C library (`glibc`, `musl`) and of its commands `gcc` and `clang`. `compilers` are
     the versions that it has as packages, by name, and `pythons` its Pythons. `end` is the last day of its free
-    support. `apt`:
-    packages are installed with it.
+    support. `apt`: packages are installed with apt.
     """
 
     KEY = ("distribution",)
@@ -81,7 +79,7 @@ class Distribution(Row):
 
 
 class Interpreter(Row):
-    """A Python that base images do not carry: its newest patch release, and its source archive."""
+    """A Python that base images lack: its newest patch release, and its source archive."""
 
     KEY = ("python",)
 
@@ -95,9 +93,9 @@ class Interpreter(Row):
 class ArchiveRow(Row):
     """A component that base images lack, as an archive to download.
 
-    It is installed in images with `archives`. It serves a build that requests `version` or a prefix of it, with other
-    components that match `components`. `arguments` are for an archive that is an installer, with `{prefix}` for the
-    target folder; without them, the archive's `include` and `lib` are copied.
+    It is installed in images with `archives`. It serves a build that requests `version` or a prefix of `version`,
+    with other components that match `components`. `arguments` are for an archive that is an installer, with
+    `{prefix}` for the target folder; without them, the archive's `include` and `lib` are copied.
     """
 
     component: str
@@ -111,7 +109,7 @@ class ArchiveRow(Row):
 class RuntimeRow(Row):
     """A clean image with a Python and its pip, in which wheels are tried.
 
-    It serves wheels that link no library of their accelerator, because it has no such library.
+    It has no accelerator libraries, so it serves only wheels that are not linked with such libraries.
     """
 
     KEY = ("python",)

@@ -67,7 +67,7 @@ def profiles() -> Path:
 
 
 def profile_files() -> list[Path]:
-    """Return the shipped profiles' files by name, without the matrix beside them, which combines some of them."""
+    """Return the shipped profiles' files by name, without the matrix file in the same folder."""
     files = (file for file in profiles().glob("*.yaml") if file.name != MATRIX)
     return sorted(files, key=lambda file: file.stem)
 
@@ -102,13 +102,13 @@ _Folder = tuple[Path, Path, tuple[tuple[str, int, int], ...]]
 def knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> KnowledgeBase:
     """Return the shipped knowledge, with the rows of the overlay folders merged over it.
 
-    A process reads and checks each table once for the same folders. See `read_knowledge` for the errors.
+    For the same folders, a process reads and checks each table only once. See `read_knowledge` for the errors.
     """
     return _shared_knowledge(tuple(_folder_state(folder) for folder in overlays), cache)
 
 
 def overlay_files(folder: Path) -> list[Path]:
-    """Return the files of a folder that are read as knowledge, or refused."""
+    """Return the files of a folder that are either read as knowledge or refused."""
     # Do not search other subfolders: a user's folder may be a repository with a million files.
     return sorted([*folder.glob("*.yaml"), *(file for table in TABLES for file in (folder / table).glob("*.yaml"))])
 
@@ -130,7 +130,7 @@ def _shared_knowledge(folders: tuple[_Folder, ...], cache: Path | None) -> Knowl
 
 
 def read_knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> KnowledgeBase:
-    """Return knowledge that shares no table with other callers; raises ProfileError for an unusable folder.
+    """Return knowledge that shares no table with other callers. Raises ProfileError for an unusable folder.
 
     With `cache`, the parsed tables are kept in its folder `knowledge` for later processes.
     """
@@ -140,7 +140,7 @@ def read_knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> 
         usable = folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)
         unknown = sorted(file.name for file in folder.glob("*.yaml") if file.stem not in TABLES) if usable else []
         if not usable or unknown:
-            fault = f"holds {', '.join(unknown)}" if unknown else "is not a folder that can be read"
+            fault = f"holds {', '.join(unknown)}" if unknown else "is not a readable folder"
             raise ProfileError.of(
                 "knowledge-folder",
                 f"`{folder}` {fault}",
@@ -172,7 +172,7 @@ def names(
 _FORMAT = b"1"  #: Part of each file's name. Raise it when the same text gives other data.
 _KEPT = 100  #: The most cache files. Every table has a file, and every change of a table leaves an old file.
 _NAME = re.compile(r"[0-9a-f]{64}\.json")
-_LARGEST = 64 << 20  #: Bytes of a file that is kept. The largest table has a hundredth of this.
+_LARGEST = 64 << 20  #: The most bytes of a cache file. The largest table has a hundredth of this.
 
 
 def _cached(cache: Path, text: str, read: Callable[[], _T]) -> _T:

@@ -1,4 +1,4 @@
-"""Rows about this program's own words and pipelines: codes of problems, actions of CI. Pure."""
+"""Rows about tfdock itself: the codes of its problems, and the GitHub actions of its CI pipelines. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ErrorCode(ExplainedCode, Row):
 
 
 class CiAction(Row):
-    """An action of GitHub's that rendered workflows use, at the commit that was examined."""
+    """A GitHub action that rendered workflows use, at the commit that was examined."""
 
     KEY = ("action",)
 

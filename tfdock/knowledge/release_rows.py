@@ -1,4 +1,4 @@
-"""Rows about releases: toolchains, versions and costs; and the variables, flags and Bazel options of their builds.
+"""Rows about releases: toolchains, versions and costs; and the variables, flags and Bazel options of builds.
 
 Pure.
 """
@@ -35,7 +35,7 @@ class Support(RowPart):
 
     tested: str | None = None  #: The version that the release was tested with.
     accepted: tuple[str, ...] = ()  #: The versions that the release accepts.
-    uncertain: tuple[str, ...] = ()  #: Versions that appeared at about the time of the release.
+    uncertain: tuple[str, ...] = ()  #: Versions that the source got at about the time of the release.
     disputed: tuple[str, ...] = ()  #: Versions about which the sources disagree.
     closed: bool = False  #: Whether only versions in `accepted` can work (Bazel's hermetic lists).
 
@@ -48,7 +48,7 @@ class Support(RowPart):
 
 
 class WheelRow(RowPart):
-    """How a release makes its wheel: a Bazel target that is the wheel, or a script to run after the build."""
+    """How a release makes its wheel: by a Bazel target that builds the wheel, or by a script after the build."""
 
     target: str  #: Bazel's target.
     name: str = "tensorflow"  #: The project's name, unless a profile gives another.
@@ -58,11 +58,11 @@ class WheelRow(RowPart):
 
 
 class Cost(RowPart):
-    """The needs of a build, to choose the number of jobs and to refuse early."""
+    """The memory and disk that a build needs, to choose the number of jobs and to refuse early."""
 
     memory_per_job_mib: int  #: Mebibytes of memory for each job.
     disk_gib: int  #: Gibibytes of disk in all.
-    memory_per_link_mib: int = 0  #: Mebibytes of memory for the largest links; 0 if the memory of a job is enough.
+    memory_per_link_mib: int = 0  #: Mebibytes of memory for the largest links; 0 if they need no more than a job.
 
 
 class Release(Row):
@@ -71,7 +71,7 @@ class Release(Row):
     KEY = ("release",)
 
     release: str  #: Such as `2.18`.
-    #: The release whose rows apply to this one too. Its own number is only in ranges that begin or end with it.
+    #: The release whose rows apply too, besides rows whose range begins or ends with this release's number.
     like: str | None = None
     patches: tuple[str, ...] = ()  #: The patch releases.
     repository: str = "https://github.com/tensorflow/tensorflow.git"  #: The URL of the source.
@@ -79,40 +79,40 @@ class Release(Row):
     # A tag that was moved is noticed by these.
     commits: dict[str, str] = Field(default_factory=dict)  #: Patch release to commit.
     pythons: tuple[str, ...]  #: The Pythons that the release can be built for.
-    #: Whether no other Python can work: Bazel downloads the Python, and knows only these.
+    #: Whether no other Python can work, because Bazel downloads the Python and knows only these.
     pythons_closed: bool = False
     bazel: str  #: Bazel's version.
     tested_bazel: tuple[str, ...] = ()  #: Further versions of Bazel that the release was tested with.
     bazel_min: str | None = None  #: The oldest Bazel that ./configure accepts.
     bazel_max: str | None = None  #: The newest Bazel that ./configure accepts.
     gpu_compiler: str | None = None  #: The compiler of GPU code.
-    #: The C++ compiler beside a GPU compiler or accelerator, if it is not the first of `compilers`.
+    #: GPU compiler or accelerator to the C++ compiler used with it, if this is not the first of `compilers`.
     host_compilers: dict[str, str] = Field(default_factory=dict)
     #: The first compiler versions that know the release's C++ standard.
     host_compilers_min: dict[str, str] = Field(default_factory=dict)
     #: The first toolkit whose compiler can compile the release.
     gpu_compilers_min: dict[str, str] = Field(default_factory=dict)
-    #: Compilers to which its rules do not show the toolkit's version: they write their newest PTX for any toolkit.
+    #: Compilers that the release does not tell the toolkit's version: they write their newest PTX for any toolkit.
     toolkit_hidden_from: tuple[str, ...] = ()
-    #: Compiler to the version with which the release is really built.
+    #: Compiler to the version with which the release is built upstream.
     compilers: dict[str, str] = Field(default_factory=dict)
     #: Compiler to further documented versions.
     tested_compilers: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     #: Component, such as `cuda`, to the versions that the release accepts.
     components: dict[str, Support] = Field(default_factory=dict)
     capability_pattern: Expression | None = None  #: A regular expression of accepted capabilities.
-    #: A regular expression for capabilities of which it is unknown whether the release accepts them.
+    #: A regular expression for capabilities that the release may or may not accept: nobody knows.
     capability_doubt: Expression | None = None
     capability_format: str = "named"  #: The form of capabilities for this release.
-    #: The oldest glibc on which the official wheels run: by their platform tags, or by their libraries if the tags
+    #: The oldest glibc on which the official wheels run: as their platform tags say, or their libraries if the tags
     #: are wrong.
     official_glibc: str | None = None
-    #: The same for the Pythons whose wheels need a newer one.
+    #: Python to the oldest glibc, if the wheels for this Python need a newer one.
     official_glibc_of: dict[str, str] = Field(default_factory=dict)
     official_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)  #: The targets of the official wheel.
     #: The official wheel's name, if it is not `tensorflow`.
     official_project: dict[str, str] = Field(default_factory=dict)
-    #: Patch release to the version of its wheel whose extra can be installed, if this is another version.
+    #: Patch release to the wheel's version to install instead, because pip cannot install the extra of its own wheel.
     official_version: dict[str, str] = Field(default_factory=dict)
     #: The GPU targets that ./configure uses if none are given.
     default_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -120,7 +120,7 @@ class Release(Row):
     xla_floor: dict[str, Dotted] = Field(default_factory=dict)  #: The oldest GPU that XLA uses.
     #: All targets that the release uses at run time, even if more were compiled: its allow-list.
     runtime_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    #: Targets of which it is unknown whether the release uses them.
+    #: Targets that the release may or may not use at run time: nobody knows.
     runtime_doubt: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     configs: tuple[str, ...] = ()  #: Names that `--config=` takes.
     wheel: WheelRow  #: How the release makes its wheel.
@@ -132,7 +132,7 @@ class Release(Row):
         return self.patches[-1] if self.patches else self.release
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Return targets that a profile could not name."""
+        """Return the field and the mistake if the row has targets that a profile could not name."""
         for field in ("official_targets", "default_targets", "runtime_targets", "runtime_doubt"):
             for name, targets in getattr(self, field).items():
                 row = known.accelerators.get(name)
@@ -142,11 +142,11 @@ class Release(Row):
 
 
 class SourceArchive(Row):
-    """An archive that a release's source downloads, but whose addresses in the source are dead.
+    """An archive that a release's source downloads from addresses that no longer work.
 
-    `archive` is its name for people, `original` the address in the source, `sha256` the checksum in the source,
-    `gone` the time when the address died (`2020`, `2020-05`). The fetch phase downloads the archive from `urls`, in
-    this order. Without `urls` no server is known to have the archive, and the releases are refused.
+    `archive` is a readable name, `original` the address in the source, `sha256` the checksum in the source, `gone`
+    the date when the address stopped working (`2020`, `2020-05`). The fetch phase downloads the archive from `urls`,
+    in this order. If `urls` is empty, no server is known to have the archive, and the releases are refused.
     """
 
     KEY = ("sha256",)
@@ -160,7 +160,7 @@ class SourceArchive(Row):
 
 
 class Estimate(Row):
-    """A number that planning uses: `value` in `unit`. The name says what it measures.
+    """A number that planning uses: `value` in `unit`. `estimate` is the name of the number.
 
     Of several rows with the same name, the first one that applies to the release and its accelerator is used.
     """
@@ -178,9 +178,9 @@ def _holds(prefix: str, version: str) -> bool:
 
 
 class Variable(Row):
-    """A variable the release reads. `channel`: `environment` (exported for configure and Bazel) or `repo_env`.
+    """A variable that the release reads. `channel`: `environment` (exported for configure and Bazel) or `repo_env`.
 
-    `when` maps facts (`accelerator`, `gpu_compiler`, `xla`, …) to the value, or values, for which the row holds.
+    `when` maps facts (`accelerator`, `gpu_compiler`, `xla`, …) to the value, or values, with which the row applies.
     `define` is the flag that ./configure makes from it for Bazel (`--define=with_xla_support=…`). `repository_rules`:
     only repository rules read the variable and no action does, so --repo_env can replace the --action_env of
     ./configure.
@@ -198,15 +198,15 @@ class Variable(Row):
     def _is_written_by_configure(self) -> Self:
         # A `repo_env` variable is never part of an action's key.
         if self.repository_rules and self.channel != "environment":
-            raise ValueError(f"{self.channel} does not reach actions; repository_rules is for the environment")
+            raise ValueError(f"{self.channel} does not reach actions; repository_rules needs `environment`")
         return self
 
 
 def applies(release: Release, span: str) -> bool:
     """Return whether a row with that range applies to a release.
 
-    A release with `like` is in the ranges of that other release, and in ranges that name its own number. So a release
-    9.9 like 2.18 is in `9.9`, `9.9..` and `9.7..9.9`; it is not in `2.21..`, which was not written for it.
+    A release with `like` is in the ranges of that other release, and in ranges that begin or end with its own number.
+    So a release 9.9 like 2.18 is in `9.9`, `9.9..` and `9.7..9.9`, but not in `2.21..`, which does not include 2.18.
     """
     # Compare the ends of the range as text: a release with its own numbering has no place between other releases.
     return release.release in span.split("..") or in_range(release.like or release.release, span)
@@ -223,7 +223,7 @@ class Flag(Row):
 class Config(Row):
     """Bazel configurations that releases define but tfdock's builds cannot use.
 
-    `configs` matches their whole names; `when` works as in a variable's row; `why` says what would happen.
+    `configs` matches their whole names; `when` works as in `Variable`; `why` says what would happen.
     """
 
     KEY = ("configs",)
@@ -237,8 +237,8 @@ class Config(Row):
 class BazelOption(Row):
     """The options of some Bazel versions for one purpose.
 
-    `since` and `until` are Bazel versions. `PURPOSES` are all purposes, each with its placeholders. Several rows of
-    one purpose make several options.
+    `since` and `until` are Bazel versions. `PURPOSES` are all purposes, each with its placeholders. If a purpose has
+    several rows, all their options are used.
     """
 
     PURPOSES: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -284,10 +284,10 @@ class Cachebuster(Row):
 
 
 class HarmlessOption(Row):
-    """Options of a profile that cannot run a program of its choice.
+    """Options with which a profile cannot run a program that it chooses.
 
-    `pattern` matches the whole option. `of` is the field of the options. A group `copt` in the pattern of a flag is a
-    compiler option, and is judged as such.
+    `pattern` matches the whole option. `of` is the field of the options. If the pattern of a flag has a group `copt`,
+    that group is a compiler option, and is judged as such.
     """
 
     KEY = ("of", "pattern")
@@ -300,7 +300,7 @@ class CpuFeature(Row):
     """An instruction set that `-m<feature>` switches on, on one kind of machine.
 
     `configs` are the Bazel configurations of releases that switch it on. `official`: releases whose official wheels
-    end with `Illegal instruction` on a CPU without it; `official_patches` are single versions of which this is true.
+    end with `Illegal instruction` on a CPU without the set; `official_patches` are single such versions.
     """
 
     KEY = ("feature",)

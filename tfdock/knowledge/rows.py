@@ -1,4 +1,4 @@
-"""The parts of the rows of all tables: kinds of text, `Row`, and `Accelerator`, which checks other rows. Pure."""
+"""What the rows of all tables share: types of text, `Row`, and `Accelerator`, which checks other rows. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RANGE = re.compile(r"(?P<first>\d+\.\d+)(?P<open>\.\.(?P<last>\d+\.\d+)?)?\Z")
 
 
 def placeholders(text: str) -> list[str]:
-    """Return the names in braces. Only plain names: a row must not access attributes of objects (`{x.__class__}`)."""
+    """Return the names in braces. Refuse all but plain names: `{x.__class__}` would access an object's attribute."""
     names = []
     for _, name, spec, conversion in string.Formatter().parse(text):
         if name is not None and (not re.fullmatch(r"[a-z][a-z0-9_]*", name) or spec or conversion):
@@ -51,11 +51,11 @@ def _expression(text: str) -> None:
 
 def _target_field(text: str) -> None:
     if text not in TARGET_FIELDS:
-        raise ValueError(f"`{text}` is no list of targets in a profile; those are {', '.join(TARGET_FIELDS)}")
+        raise ValueError(f"`{text}` is not a field for targets; such fields are {', '.join(TARGET_FIELDS)}")
 
 
 def checked_by(read: Callable[[str], object]) -> AfterValidator:
-    """Return a check for text that `read` accepts; the ValueError of `read` says what is wrong with the text."""
+    """Return a check for text that `read` accepts. The ValueError of `read` says what is wrong with the text."""
 
     def checked(text: str) -> str:
         read(text)
@@ -65,7 +65,7 @@ def checked_by(read: Callable[[str], object]) -> AfterValidator:
 
 
 def text_like(pattern: re.Pattern[str], noun: str) -> AfterValidator:
-    """Return a validator that accepts only text that matches `pattern`; its message names such text by `noun`."""
+    """Return a validator that accepts only text that matches `pattern`; the error calls such text a `noun`."""
 
     def read(text: str) -> None:
         if not pattern.match(text):
@@ -75,7 +75,7 @@ def text_like(pattern: re.Pattern[str], noun: str) -> AfterValidator:
 
 
 def template_with(*names: str) -> AfterValidator:
-    """Return a check for templates with these placeholders only."""
+    """Return a check that a template has only these placeholders."""
     return checked_by(lambda text: check_placeholders(text, names))
 
 
@@ -104,7 +104,7 @@ def in_range(release: str, span: str) -> bool:
 
 
 def lies_within(version: str, first: str, last: str) -> bool:
-    """Return whether a version lies between two, by the parts that both have: 12 may be 12.8, 11.7.1 counts as 11.7.
+    """Return whether a version lies between two others, by the parts that both have: 12 may be 12.8, 11.7.1 is 11.7.
 
     Both ends belong to the range. An empty `last` leaves the range open.
     """
@@ -124,12 +124,12 @@ class Row(RowPart):
 
     KEY: ClassVar[tuple[str, ...]] = ()
 
-    source: tuple[str, ...] | str  #: The source of the row: names in `sources`, or words.
+    source: tuple[str, ...] | str  #: The source of the row: short names from `sources`, or text.
     #: The day on which the row was compared with its source, such as `2026-01-31`. It is the table's day, unless the
     #: row has its own day or is from `memory` alone.
     checked: str = ""
     note: str | None = None  #: What else to know.
-    unverified: bool | str = False  #: The unchecked part of the row; false if everything is checked.
+    unverified: bool | str = False  #: The part of the row that nobody has checked; false if all is checked.
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:  # noqa: ARG002 - few kinds of rows ask it
         """Return (field, mistake) if the row contradicts the rows of accelerators; else None."""
@@ -137,7 +137,7 @@ class Row(RowPart):
 
 
 class AcceleratorTable(Protocol):
-    """The tables that are needed to check rows of other tables; a table is read when a row needs it."""
+    """The tables that are needed to check rows of other tables; each is read when a row first needs it."""
 
     @property
     def accelerators(self) -> Mapping[str, Accelerator]:
@@ -151,17 +151,16 @@ class AcceleratorTable(Protocol):
 class Accelerator(Row):
     """A family of devices: its toolkit and other components, and the form of its targets.
 
-    `components` are in the build id in this order. `target_pattern` must match a whole target; `target_field` is the
-    profile's field that lists such targets. `capabilities`: targets are compute capabilities, with SASS and PTX.
-    `config_pattern` matches the names of Bazel configurations that turn the accelerator on, except those of the
-    contract.
-    `template` names `dockerfiles/accelerator/<template>.j2`. `vendor` is the word that drivers may put before a GPU's
-    name, `tools` are the toolkit's compilers, below the image's paths. `versions` maps a component to a command that
-    prints its version in an image.
+    The build id contains the `components` in this order. `target_pattern` must match a whole target; `target_field`
+    is the profile's field that lists such targets. `capabilities`: targets are compute capabilities, with SASS and
+    PTX. `config_pattern` matches the names of Bazel configurations that turn the accelerator on, except those of the
+    contract. `template` names `dockerfiles/accelerator/<template>.j2`. `vendor` is the word that drivers may put
+    before a GPU's name, `tools` are the toolkit's compilers, below the image's paths. `versions` maps a component to
+    a command that prints its version in an image.
 
     Containers see its GPUs if the engine has the runtime `engine_runtime`, or if the engine's machine has one of the
-    equivalent `engine_programs`; or through `device_files`, the first of which exists if there is such a GPU.
-    `container` are the variables by which an image requests the GPUs.
+    equivalent `engine_programs`. Otherwise they get the `device_files`, the first of which exists if there is such a
+    GPU. `container` are the variables by which an image requests the GPUs.
 
     `installed` matches the folders into which the vendor's packages install the toolkit: a library may search there.
     `packages` matches, for each component, the names of the Python packages that contain it. `without_compiler` are
@@ -195,15 +194,15 @@ class Accelerator(Row):
     symptoms: dict[str, Annotated[str, template_with("target", "number")]] = Field(default_factory=dict)
 
     def has(self, target: str) -> bool:
-        """Return whether a GPU's target is one of this family: `8.6`, `gfx90a`."""
+        """Return whether a GPU's target (`8.6`, `gfx90a`) belongs to this family."""
         return can_read(Capability.of_gpu, target) if self.capabilities else self.matches(target)
 
     def lists(self, target: str) -> bool:
-        """Return whether a profile can list a target for this family: `sm_86`, `gfx90a`."""
+        """Return whether a profile for this family can list a target (`sm_86`, `gfx90a`)."""
         return self.matches(target) and (not self.capabilities or can_read(Capability.parse, target))
 
     def matches(self, word: str) -> bool:
-        """Return whether a word has the form of this family's targets in profiles; False without such targets."""
+        """Return whether a word looks like this family's targets in profiles; False if the family has no targets."""
         # A CPU has no targets, and so no pattern.
         return bool(self.target_pattern and re.fullmatch(self.target_pattern, word))
 
@@ -218,14 +217,14 @@ def can_read(read: Callable[[str], object], text: str) -> bool:
 
 
 def not_of(row: Accelerator | None, field: str, targets: Iterable[str]) -> tuple[str, str] | None:
-    """Return the mistake in the targets of GPUs of that family, and its field; None without a mistake."""
+    """Return the field and the mistake if a target is not of that family of GPUs; None without a mistake."""
     # With a misspelt accelerator, nobody would find the GPU.
     if row is None or row.target_pattern is None:
-        return "accelerator", "no accelerator of this name has a row and targets"
+        return "accelerator", "no known accelerator of this name has targets"
     wrong = [target for target in targets if not row.has(target)]
     like = "8.6" if row.capabilities else row.target_pattern
     return (
-        (field, f"`{wrong[0]}` is not the target of a GPU of {row.accelerator}: those look like `{like}`")
+        (field, f"`{wrong[0]}` is not the target of a GPU of {row.accelerator}: its targets look like `{like}`")
         if wrong
         else None
     )

@@ -1,4 +1,4 @@
-"""Switches, which change or show how a finished TensorFlow runs; and their names. Pure."""
+"""Rows about switches, which change or show how an installed TensorFlow runs. Pure."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _CARRIERS = ("TF_XLA_FLAGS", "XLA_FLAGS")
 
 
 class SwitchFacts(RowPart):
-    """A switch of TensorFlow, or of a library below it."""
+    """A switch of TensorFlow, or of a library that TensorFlow uses."""
 
     switch: str  #: Its name.
-    #: `variable` of the environment, `flag` of XLA's in such a variable, or `setting` in a program.
+    #: An environment `variable`, an XLA `flag` in such a variable, or a `setting` in a program.
     kind: Literal["variable", "flag", "setting"]
     reads: str  #: What reads it.
     values: str = ""  #: What it may be.
     default: str = ""  #: Its default value.
     does: str  #: The effect of the switch.
     use: str  #: When to use it.
-    python: str = ""  #: TensorFlow 2's call for the setting.
-    #: The releases of TensorFlow whose official wheels contain its name; for each, the newest patch release was read.
+    python: str = ""  #: The call that makes this setting in TensorFlow 2.
+    #: The TensorFlow releases whose official wheels contain the name; of each, the newest patch release was searched.
     releases: ReleaseRange | None = None
-    since: str = ""  #: The first version of the library that reads it.
-    until: str = ""  #: The last version of the library that reads it.
+    since: str = ""  #: The first version of the library that reads the switch.
+    until: str = ""  #: The last version of the library that reads the switch.
     presets: Mapping[str, str] = Field(default_factory=dict)  #: Presets that set the switch, with the value.
 
 
 class Switch(SwitchFacts, Row):
-    """A variable, a flag of XLA's (`--xla_dump_to`), or a setting in a program (`gpu_options.allow_growth`)."""
+    """The name: a variable, an XLA flag (`--xla_dump_to`), or a setting in a program (`gpu_options.allow_growth`)."""
 
     KEY = ("switch",)
 
@@ -61,7 +61,7 @@ def release_span(span: str) -> str:
 
 
 def presets(switches: Mapping[str, Switch]) -> dict[str, dict[str, str]]:
-    """Return the presets, by name: the switches that each preset sets, with their values."""
+    """Return the presets by name, each with the switches that it sets and their values."""
     found: dict[str, dict[str, str]] = {}
     for row in switches.values():
         for name, value in row.presets.items():
@@ -72,7 +72,7 @@ def presets(switches: Mapping[str, Switch]) -> dict[str, dict[str, str]]:
 def variables(asked: Iterable[str], switches: Mapping[str, Switch]) -> dict[str, str]:
     """Return the environment variables of `NAME=VALUE`, `--xla_flag=VALUE` and presets (`deterministic`).
 
-    Raises ValueError for anything else, for a setting of the program, and for a switch that is given twice.
+    Raises ValueError for any other text, for a setting of the program, and for a switch that is given twice.
     """
     known, found, given = presets(switches), dict[str, str](), set[str]()
     for text in asked:
@@ -83,7 +83,7 @@ def variables(asked: Iterable[str], switches: Mapping[str, Switch]) -> dict[str,
         if (not match or "." in match[1]) and text not in known:
             names = ", ".join(f"`{name}`" for name in sorted(known))
             raise ValueError(
-                f"`{text}` is no switch with a value, like `TF_ENABLE_ONEDNN_OPTS=0`, and no preset: {names}"
+                f"`{text}` is neither a switch with a value, like `TF_ENABLE_ONEDNN_OPTS=0`, nor a preset: {names}"
             )
         for name, value in [match.groups()] if match else known[text].items():
             if name.startswith("--") and re.search(r"\s", value):
@@ -115,15 +115,15 @@ def laid_over(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]
 
 
 def doubts(found: Mapping[str, str], switches: Mapping[str, Switch], release: str) -> Iterator[str]:
-    """Yield a sentence for each variable or flag that no row knows, or that this minor release does not read."""
+    """Yield a sentence for each variable or flag without a row, or that this minor release does not read."""
     names = [name for name in found if name not in _CARRIERS]
     names += [flag for name in _CARRIERS if name in found for flag in _flags(found[name])]
     for name in names:
         row = switches.get(name)
-        ends = "; TensorFlow ends at an unknown flag" if name.startswith("--") else ""
+        ends = "; TensorFlow exits if it finds an unknown flag" if name.startswith("--") else ""
         if row is None:
             near = difflib.get_close_matches(name, switches, n=1, cutoff=0.8)
-            yield f"no `{name}` is known here{ends}" + (f"; did you mean `{near[0]}`?" if near else "")
+            yield f"tfdock knows no `{name}`{ends}" + (f"; did you mean `{near[0]}`?" if near else "")
         elif release and row.releases and not in_range(release, row.releases):
             wheels = f"the name is in the official wheels of {release_span(row.releases)}"
             yield f"TensorFlow {release} reads no `{name}`: {wheels}{ends}"

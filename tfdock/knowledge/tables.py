@@ -1,10 +1,10 @@
 """The tables of knowledge: what is known about releases, toolkits, compilers, GPUs, images and accelerators.
 
-Knowledge is data: YAML tables in `tfdock/knowledge/`, each row with its source, checked when it is loaded. Folders
-of further rows (overlays) are merged over the shipped ones. If the rows of a table have a `KEY`, a row with the key
-of a shipped row replaces it. Rows of the other tables replace no row: images, archives and estimates of an overlay
-are used first; its variables, flags and options of Bazel come last and override earlier ones. A new release, toolkit,
-GPU or accelerator is a new row; no code knows a version number.
+Knowledge is data: YAML tables in `tfdock/knowledge/`, each row with its source, checked when it is loaded. Folders of
+further rows (overlays) are merged over the shipped ones. If the rows of a table have a `KEY`, a row with the key of a
+shipped row replaces that row. In the other tables, rows are only added: images, archives and estimates of an overlay
+are used first; variables, flags and Bazel options of an overlay come last and override earlier ones. A new release,
+toolkit, GPU or accelerator is a new row; no code knows a version number.
 
 Pure.
 """
@@ -50,7 +50,7 @@ def plain(text: str, file: str) -> object:
     return yaml_nodes.parse(text, file).value
 
 
-_Only = Callable[[Mapping[str, Any]], bool]  #: A filter for rows, by their values before any check.
+_Only = Callable[[Mapping[str, Any]], bool]  #: A filter for rows that sees their unchecked values.
 
 
 def _all_rows(_: Mapping[str, Any]) -> bool:
@@ -97,14 +97,14 @@ class KnowledgeBase:
     configs = _listed(release_rows.Config)  #: Bazel configurations that tfdock's builds cannot use.
     bazel_options = _listed(release_rows.BazelOption, "bazel")  #: Options of Bazel itself, by purpose and version.
     cachebusters = _listed(release_rows.Cachebuster)  #: Variables that keep images from sharing a cache.
-    #: Options of a profile with which a build may share the trust domain `release`.
+    #: The only options of a profile with which a build may still share the trust domain `release`.
     harmless_options = _listed(release_rows.HarmlessOption)
     toolkits = _keyed(toolkit_rows.Toolkit)  #: (toolkit, minor version) -> row.
     compilers = _keyed(toolkit_rows.Compiler)  #: (compiler, version) -> row.
     host_compilers = _keyed(toolkit_rows.PackagedCompiler)  #: (compiler, first version) -> row.
     drivers = _keyed(toolkit_rows.Driver)  #: (toolkit, major version) -> row.
     architectures = _listed(gpu_rows.Architecture)  #: Generations of GPUs.
-    target_reports = _listed(gpu_rows.TargetReport)  #: Reports of others about targets.
+    target_reports = _listed(gpu_rows.TargetReport)  #: Reports of users and vendors about targets.
     other_devices = _listed(gpu_rows.OtherDevice)  #: Devices and systems for which no wheel is built here.
     forks = _listed(Fork)  #: Forks of TensorFlow that use more GPUs.
     libraries = _listed(toolkit_rows.LibraryRow)  #: The GPUs and toolkits that each version of a library supports.
@@ -112,10 +112,10 @@ class KnowledgeBase:
     interpreters = _keyed(image_rows.Interpreter)  #: Python minor version -> row.
     #: Archives of components, in order of preference: overlay rows first.
     archives = _listed(image_rows.ArchiveRow, newest_first=True)
-    source_archives = _listed(release_rows.SourceArchive)  #: Archives of source trees whose own addresses are dead.
+    source_archives = _listed(release_rows.SourceArchive)  #: Archives that sources download from dead addresses.
     cpu_features = _keyed(release_rows.CpuFeature)  #: Feature -> row.
     bench_operations = _listed(wheel_rows.BenchOperation)  #: What `bench` times.
-    slow_causes = _listed(wheel_rows.SlowCause)  #: Causes of slow programs; a cause that hides others comes first.
+    slow_causes = _listed(wheel_rows.SlowCause)  #: Causes of slow programs; a cause that hides another comes first.
     size_limits = _listed(wheel_rows.SizeLimit)  #: The largest wheels that services accept.
     runtimes = _keyed(image_rows.RuntimeRow)  #: Python minor version -> row.
     probes = _listed(wheel_rows.Probe, newest_first=True)  #: How wheels are tried, overlay rows first.
@@ -152,14 +152,14 @@ class KnowledgeBase:
 
     @cached_property
     def error_kinds(self) -> tuple[ErrorKind, ...]:
-        """The kinds of errors, the narrow ones first."""
+        """The kinds of errors, the most specific kind first."""
         from tfdock.knowledge.failure_rows import ErrorKind
 
         return tuple(self.keyed("error_kinds", ErrorKind).values())
 
     @cached_property
     def came_and_went(self) -> tuple[CameAndWent, ...]:
-        """The names that show the version of their part."""
+        """The names that were added or removed by some version of a part."""
         from tfdock.knowledge.failure_rows import CameAndWent
 
         return tuple(self.keyed("came_and_went", CameAndWent).values())
@@ -172,7 +172,7 @@ class KnowledgeBase:
     accelerators = _keyed(Accelerator)  #: Name -> row.
 
     def reports_on(self, release: str) -> tuple[ReportedBuild, ...]:
-        """Return the evidence on a minor release, newest first. The rows of other releases are not checked."""
+        """Return the reported builds of a minor release, newest first. The rows of other releases are not checked."""
         if release not in self._reports:
             rows = self.keyed("evidence", ReportedBuild, lambda values: is_of(values.get("tensorflow"), release))
             newest = sorted(rows.values(), key=lambda row: row.date or "", reverse=True)
@@ -181,7 +181,7 @@ class KnowledgeBase:
 
     @cached_property
     def version(self) -> str:
-        """A hash of every table's text, whichever folder it came from: 16 hexadecimal digits."""
+        """A hash of the text of every table, including overlays: 16 hexadecimal digits."""
         total = hashlib.sha256()
         # Sorted, so that the hash does not depend on the order in which tables are listed.
         for table in sorted(self._texts):
@@ -199,7 +199,7 @@ class KnowledgeBase:
         return self._named[table]
 
     def cited(self, table: str, row: Row) -> str:
-        """Return a row's sources, as its table explains their short names."""
+        """Return a row's sources, with their short names explained by the row's table."""
         named = self.sources(table)
         names = (row.source,) if isinstance(row.source, str) else row.source
         return "; ".join(named.get(name, name) for name in names)
@@ -213,7 +213,7 @@ class KnowledgeBase:
     def releases(self) -> dict[str, Release]:
         """Minor release -> row.
 
-        GPUs that only its fork uses are among its targets, because the fork is built for them.
+        The targets include those that only the fork uses, because the fork is built for them.
         """
         found = dict(self.own_releases)
         for name, row in found.items():
@@ -224,12 +224,12 @@ class KnowledgeBase:
         return found
 
     def fork(self, release: Release, accelerator: str) -> Fork | None:
-        """Return the fork that the release's builds for an accelerator are made from; None for TensorFlow itself."""
+        """Return the fork that is the source of a release's builds for an accelerator; None for TensorFlow itself."""
         rows = (row for row in self.forks if row.accelerator == accelerator and applies(release, row.releases))
         return next(rows, None)
 
     def keyed(self, table: str, kind: type[_R], only: _Only = _all_rows) -> dict[Any, _R]:
-        """Return rows by `KEY`, a tuple for several fields; a later file's row takes the place of an earlier row."""
+        """Return rows by `KEY` (a tuple for several fields); a later file's row replaces an earlier row."""
         # With one field, `attrgetter` returns the value; with several fields, a tuple.
         key = attrgetter(*kind.KEY)
         return {key(row): row for row in self.rows(table, kind, only)}
@@ -265,7 +265,7 @@ class KnowledgeBase:
             key = tuple(getattr(row, field) for field in kind.KEY)
             # A second row with the same key is a mistake within one file; in another file it is an overlay.
             if key and seen.setdefault(key, index) != index:
-                message = f"{_key_text(key)} has a row already, in line {table.place((seen[key],)).line}"
+                message = f"{_key_text(key)} already has a row, in line {table.place((seen[key],)).line}"
                 fix = "put all fields into one row; a row of an overlay replaces the shipped row"
                 raise table.wrong_row((index,), message, fix)
             checked_rows.append(row)

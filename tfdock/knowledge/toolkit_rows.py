@@ -13,7 +13,7 @@ from tfdock.types import Capability
 class Toolkit(Row):
     """A minor version of an accelerator's toolkit (CUDA 12.5, ROCm 6.2) and the targets it compiles for.
 
-    `host_compilers_max` is the newest major version of each C++ compiler that its own compiler supports.
+    `host_compilers_max` is the newest major version of each C++ compiler that the toolkit's compiler supports.
     """
 
     KEY = ("toolkit", "version")
@@ -28,7 +28,7 @@ class Toolkit(Row):
     driver_windows: str | None = None
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Return the targets that should be numbers of capabilities but are not."""
+        """Return the field and the mistake if targets are not numbers of compute capabilities."""
         families = [row for row in known.accelerators.values() if row.capabilities and row.toolkit == self.toolkit]
         wrong = [target for target in self.targets if families and not can_read(Capability.parse, f"sm_{target}")]
         return ("targets", f"`{wrong[0]}` is not the number of a compute capability (`86`)") if wrong else None
@@ -38,7 +38,7 @@ class Driver(Row):
     """The oldest driver that runs code of a toolkit.
 
     `version` is a major version of the toolkit, whose minor versions share the driver (`12`). `windows` is the driver
-    that WSL2 shows; `unless` says where an older driver is enough.
+    for Windows, which WSL2 shows; `unless` says where an older driver is enough.
     """
 
     KEY = ("toolkit", "version")
@@ -53,9 +53,9 @@ class Driver(Row):
 class LibraryRow(Row):
     """A range of versions of a component that is a library of GPU code (cuDNN), with its GPUs and toolkits.
 
-    `since` and `until` are inclusive, by their written parts (`9.10` holds for 9.10.2). `lowest` and `highest` limit
-    the GPUs that it has code for; `toolkits` are the toolkit versions that it is made for, by prefix; `patches` are
-    its full versions.
+    `since` and `until` are inclusive, by their written parts (`9.10` holds for 9.10.2). `lowest` and `highest` are
+    the first and last GPU that it has code for; `toolkits` are prefixes of the toolkit versions that it is made for;
+    `patches` are its full versions.
     """
 
     # One version of cuDNN has packages for several toolkits, with code for different GPUs.
@@ -71,7 +71,7 @@ class LibraryRow(Row):
 
 
 class Redistributable(Row):
-    """The download of a closed-source component version: the address and the sha256 of the list of its archives."""
+    """The list of a closed-source component's archives, for one version: the list's address and sha256."""
 
     KEY = ("component", "version")
 
@@ -94,7 +94,7 @@ class Compiler(Row):
 
 
 class PackagedCompiler(Row):
-    """A C++ compiler as Debian and Ubuntu package it, from version `since` on up to its next row.
+    """A C++ compiler as Debian and Ubuntu package it, for versions from `since` up to the compiler's next row.
 
     `path` is its path, and `package` the package that contains it, with `{major}` and `{minor}` of its version.
     `symptoms` maps the code of a refusal to the failure that would happen without it.
@@ -113,8 +113,8 @@ class RuntimeToolkit(Row):
     """The programs of a toolkit that releases call at run time, as Python packages.
 
     `packages` are lines for pip, by the toolkit's major version. `package` is a package for the whole toolkit: it has
-    the toolkit's version, and an extra for each part. `published` are its minor versions. `extras` are needed besides
-    the extras of the libraries, by major version. The packages make a folder that contains the file `marker`.
+    the toolkit's version, and an extra for each part. `published` are its minor versions. By major version, `extras`
+    are needed in addition to the libraries' extras. The packages make a folder that contains the file `marker`.
     Releases search for it in the folders `searched` beside their own package, or at the place that `setting` names
     (`{folder}`).
     """
@@ -133,10 +133,10 @@ class RuntimeToolkit(Row):
 
 
 class AssemblerDefect(RowPart):
-    """Versions of an assembler that compile wrong code: `limit` describes the fault.
+    """Versions of an assembler that produce wrong code: `limit` describes the fault.
 
-    The versions go from `since` to before `below`; if only the toolkit's version is known, to before `below_toolkit`.
-    The fault is on GPUs from `lowest` on.
+    The versions go from `since` to before `below` (or before `below_toolkit`, if only the toolkit's version is
+    known). The fault affects GPUs from `lowest` on.
     """
 
     since: str
@@ -147,12 +147,12 @@ class AssemblerDefect(RowPart):
 
 
 class RuntimeCompiler(Row):
-    """How releases compile kernels at run time (XLA), by the assembler of the toolkit that they find.
+    """How releases compile kernels at run time (XLA), with the assembler of the toolkit that they find.
 
     `targets` are the names that XLA passes to the assembler, if they are not the GPUs' own numbers (`9.0` -> `90a`).
     XLA accepts neither toolkits below `toolkit_min` nor the assembler's versions in `refused`; `failing` says what
-    XLA does then, or if the toolkit does not know the name. `limited_by_build`: the toolkit that compiled the release
-    must know the name too. `bitcode` is a file of the toolkit that XLA needs to compile.
+    XLA does with such a version, or with a toolkit that does not know the name. `limited_by_build`: the toolkit that
+    compiled the release must know the name too. `bitcode` is a file of the toolkit that XLA needs to compile.
     """
 
     KEY = ("compiler", "accelerator", "releases")

@@ -24,14 +24,14 @@ Script = Annotated[str, text_like(re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*\.py\Z"),
 
 
 class Companion(Row):
-    """A library that comes with a release's official wheel and limits the GPUs that it serves.
+    """A library that comes with a release's official wheel and limits the GPUs that the wheel serves.
 
     pip installs the library beside the wheel (`package`, for the wheel's `extra`), or it is linked into the wheel.
     `version` is its exact version; with `before`, its oldest possible version, because pip installs the newest below
-    `before`. `carries: wheel`: it is compiled for the wheel's SASS alone. `pythons`, if given, are all Pythons that
-    it can be installed with. `limit` is the sentence for GPUs from `lowest` to `highest` (`9.0`). `wheels`, if given,
-    are the wheels that the row is about (`tensorflow-rocm==2.14.0.600`), whatever their code. `ignores` are targets
-    of GPUs that these wheels do not use; then `limit` says why. `unsearched` is the folder of the package's
+    `before`. `carries: wheel`: it is compiled only for the wheel's SASS targets. `pythons`, if given, are all Pythons
+    that it can be installed with. `limit` is a sentence about GPUs from `lowest` to `highest` (`9.0`). `wheels`, if
+    given, are the wheels that the row is about (`tensorflow-rocm==2.14.0.600`), whatever their code. `ignores` are
+    targets of GPUs that these wheels do not use; then `limit` says why. `unsearched` is the folder of the package's
     libraries, if the wheel does not search it.
     """
 
@@ -54,7 +54,7 @@ class Companion(Row):
     ignores: tuple[str, ...] = ()
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Return GPUs of another accelerator, or ignored GPUs without a reason."""
+        """Return the field and the mistake if GPUs are of another accelerator, or ignored GPUs have no reason."""
         if not self.ignores:
             return None
         if not self.limit:
@@ -63,7 +63,7 @@ class Companion(Row):
 
 
 class GeneratedKernels(Row):
-    """The kernels that MLIR generates for a release's official wheel, which are outside of its sections of GPU code.
+    """The kernels that MLIR generates for a release's official wheel. They are outside the sections of GPU code.
 
     `targets` are their images (`sm_60`; `compute_90a` is PTX alone), `isa` is the ISA of the PTX, `count` the number
     of containers.
@@ -78,7 +78,7 @@ class GeneratedKernels(Row):
     count: int
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Return targets that are not the accelerator's."""
+        """Return the field and the mistake if a target is not the accelerator's."""
         row = known.accelerators.get(self.accelerator)
         wrong = [target for target in self.targets if not row or not row.lists(target)]
         return ("targets", f"`{wrong[0]}` is not a target of {self.accelerator}") if wrong else None
@@ -87,11 +87,11 @@ class GeneratedKernels(Row):
 class RuntimeLibrary(Row):
     """A library that TensorFlow opens by its name at run time, or links in old releases.
 
-    The row is for wheels built with `version` of a component, or with a more exact version; of several rows with one
-    `name`, the most exact row counts. `package` is its package on PyPI (`{major}`: of the toolkit), with the library
-    in `folder` below site-packages. `use` is its purpose, if a GPU works without it. `extra` is the extra of the
-    toolkit's own package (`RuntimeToolkit.package`) that contains it, and `published` are the minor versions on PyPI,
-    by the toolkit's major version. With `numbered`, the package has the toolkit's version.
+    The row is for wheels built with `version` of a component, or with a more exact version. If several rows with one
+    `name` match, the most exact row is used. `package` is its package on PyPI (`{major}`: of the toolkit), with the
+    library in `folder` below site-packages. `use` is its purpose, if GPUs work without this library. `extra` is the
+    extra of the toolkit's own package (`RuntimeToolkit.package`) that contains it, and `published` are the minor
+    versions on PyPI, by the toolkit's major version. With `numbered`, the package has the toolkit's version.
     """
 
     KEY = ("name", "accelerator", "component", "version")
@@ -114,8 +114,8 @@ class WheelLibrary(Row):
     """Which libraries of a wheel are TensorFlow's own: `paths` matches the whole path of a member.
 
     The first row that matches counts; a library without a matching row is TensorFlow's own. `packages` matches the
-    packages of PyPI that contain such libraries. A group `choice` in `paths`: the wheel loads the libraries of one
-    choice alone.
+    packages of PyPI that contain such libraries. If `paths` has a group `choice`, the wheel loads only the libraries
+    of one choice.
     """
 
     paths: Expression
@@ -127,7 +127,7 @@ class WheelLibrary(Row):
 class RequirementLimit(Row):
     """A package without which wheels of these releases cannot be imported.
 
-    With a version outside of `limit` (`<3.21`) the wheels fail too, with the message `says`. Without a limit, no
+    With a version outside of `limit` (`<3.21`) the import fails too, with the message `says`. Without a limit, no
     version is known to break the wheels.
     """
 
@@ -140,11 +140,11 @@ class RequirementLimit(Row):
 
 
 class Probe(Row):
-    """How a wheel of these releases is tried, for one check: by a script below `dockerfiles/verify/`.
+    """How one check tries a wheel of these releases: with a script from `dockerfiles/verify/`.
 
     If several rows fit a check and a release, an overlay's row is used, else the first. `seconds` is the time limit.
     `environment` may contain `{scratch}`, an empty folder for this check. `gpu`: the check needs a GPU of one of
-    `accelerators`. `absent`, in place of a script, says why there is nothing to try.
+    `accelerators`. `absent` replaces the script and says why there is nothing to try.
     """
 
     check: str
@@ -174,7 +174,7 @@ class SizeLimit(Row):
 
 
 class BenchOperation(Row):
-    """What `bench` times: a program of `dockerfiles/bench/worker.py`, and its `sizes` in the order of arguments."""
+    """What `bench` measures: a program of `dockerfiles/bench/worker.py`, and the program's arguments (`sizes`)."""
 
     KEY = ("operation",)
 
@@ -182,14 +182,14 @@ class BenchOperation(Row):
     operation: str
     program: str
     sizes: tuple[Annotated[int, Field(gt=0)], ...]
-    once: bool = False  #: Whether its first call in a process is timed, instead of many.
+    once: bool = False  #: Whether only the first call in a process is measured, instead of many calls.
 
 
 class SlowCause(Row):
     """Why a program is slow. The row applies if the figures of the trace are within `at_least` and `at_most`.
 
-    It is left out if a cause in `unless` was found before. `says` and `advice` may contain any figure in braces.
-    `is_fault`: the program does something wrong or useless; else the row only tells where the time goes.
+    The row does not apply if a cause in `unless` was found before. `says` and `advice` may contain any figure in
+    braces. `is_fault`: the program does something wrong or useless; else the row only says where time is spent.
     """
 
     KEY = ("cause",)

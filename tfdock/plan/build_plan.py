@@ -1,4 +1,4 @@
-"""A `BuildPlan`: everything that a build runs, down to each flag; and changes of its limits or trust domain."""
+"""A `BuildPlan`: everything that a build runs, down to each flag. Functions change its limits or trust domain."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:  # plans contain these types; code that runs a plan imports th
     from tfdock.profile.profile import Resources as Requested
     from tfdock.resolve.resolution import Resolution
 
-#: 1980-01-01, the earliest time in a zip archive. It is constant: a time that changes with each commit would be in
-#: every action key, so no cache entry would be found.
+#: 1980-01-01, the earliest time in a zip archive. It is constant, because the time is in every action key: with a new
+#: time for each commit, no cache entry would be found.
 EPOCH = 315532800
 
-#: Variables of every container, besides the release's variables. No value comes from the caller's machine.
+#: Variables of every container, in addition to the release's variables. No value comes from the caller's machine.
 CONTAINER_ENVIRONMENT = {
     # The caller's uid has no home and no name in the image. Both variables are set: Bazel reads one, Python the
     # other.
@@ -54,7 +54,7 @@ TOLD = {"events": "events.json", "profile": "profile.gz"}
 #: Bazel's files in a repository cache.
 DOWNLOADS = ExpectedFiles(pattern="content_addressable/sha256/*/*", most=100_000, size=1 << 38)
 
-#: Downloads of repository rules by their own tools, such as pip. No cache has these files.
+#: Files that repository rules download with other tools, such as pip. Bazel caches none of them.
 EXTERNAL = ExpectedFiles(pattern="external.tar", size=1 << 38)
 
 # The bounds are far above what builds leave. They stop a hostile build from filling the disk.
@@ -84,8 +84,8 @@ def unpacking() -> tuple[str, ...]:
 class Phase:
     """One container: its command, its mounts, and whether it has a network.
 
-    Mounts have the placeholders `{cache}`, `{output}`, `{staging}`, `{results}`, `{remote}` and `{toolchain}`.
-    A command has the placeholder `{toolchain}`. The build fills them in.
+    Mounts may have the placeholders `{cache}`, `{output}`, `{staging}`, `{results}`, `{remote}` and `{toolchain}`,
+    commands only `{toolchain}`. The build fills them in.
     """
 
     name: str
@@ -114,7 +114,7 @@ class BuildPlan:
     requested: Requested
     machine: Machine  #: The machine for which the limits were computed.
     remote: Remote = NOWHERE
-    #: The profile has `gpus: local`: the build makes only code that this machine's GPUs run.
+    #: Whether the profile has `gpus: local`: then the build makes only code that this machine's GPUs run.
     for_this_machine: bool = False
     trust: Domain = IN_RELEASE  #: The trust domain: its builds share a disk cache.
 
@@ -141,7 +141,7 @@ class BuildPlan:
 
 
 def with_resources(plan: BuildPlan, resources: BuildResources, knowledge: KnowledgeBase) -> BuildPlan:
-    """Return the same plan with other limits: the commands change, the built wheel does not."""
+    """Return the same plan with other limits: the commands change, but the built wheel does not."""
     bazel = plan.resolution.bazel
     # These options come first, so that a profile's own startup options override them.
     startup = bazel_options(knowledge, bazel, "heap", {"heap_mib": resources.heap // MIB})
@@ -168,7 +168,7 @@ def with_resources(plan: BuildPlan, resources: BuildResources, knowledge: Knowle
 
 
 def through_mirror(phase: Phase, mirror: str, bazel: str, knowledge: KnowledgeBase) -> Phase:
-    """Return the phase with a mirror of archives, which Bazel tries first; unchanged if Bazel cannot do this."""
+    """Return the phase with an archive mirror that Bazel tries first; unchanged if this Bazel supports no mirror."""
     config = "/tmp/tfdock-mirror"
     options = bazel_options(knowledge, bazel, "archive_mirror", {"path": config})
     if not options:
@@ -220,7 +220,7 @@ def in_domain(plan: BuildPlan, domain: Domain, knowledge: KnowledgeBase) -> Buil
 
 
 def within(remote: Remote, domain: Domain) -> Remote:
-    """Return the remote caches as far as a domain may use them. Every domain may read what `release` uploaded."""
+    """Return the remote caches that a domain may use, and how. Every domain may read what `release` uploaded."""
     # Another domain uploads nothing: its results must not reach builds of releases.
     return remote if domain.is_release else replace(remote, upload=False)
 
@@ -238,18 +238,18 @@ def _told(plan: BuildPlan, knowledge: KnowledgeBase) -> tuple[str, ...]:
 
 
 def toolchain_key(toolchain: bytes) -> str:
-    """Return the name of the disk cache: equal for equal tools on every machine, never an image id.
+    """Return the name of the disk cache: the same for the same tools on every machine, never an image id.
 
-    `toolchain` is the file that the image's toolchain step wrote: packages by version, all else in the image by its
-    bytes. Bazel does not track tools outside its workspace, so objects of two compilers must not meet in one cache.
-    The key leaves out the digest of the base image: a rebuilt image with the same content has another digest.
+    `toolchain` is the file that the image's toolchain step wrote: packages with versions, and hashes of everything
+    else. Bazel does not track tools outside its workspace, so two compilers must not share a cache. The digest of the
+    base image is not part of the key: a rebuilt image with the same content has another digest.
     """
     # The 2 is the version of the key. With another number, no old cache is used any more.
     return hashlib.sha256(b"2\n" + toolchain).hexdigest()[:16]
 
 
 def described_toolchain(toolchain: bytes) -> dict[str, object]:
-    """Return the contents of the toolchain file for people:
+    """Return the toolchain file's contents as readable text:
 
     Bazel's version, compilers, number of packages, fixed cachebusters.
     """

@@ -19,7 +19,7 @@ _PIECE = 1 << 20
 
 
 def write(context: BuildContext, tree: Path | None, folder: Path) -> list[str]:
-    """Write the context, in place of an earlier context by tfdock; return the written paths, sorted.
+    """Write the context, which replaces an earlier context by tfdock; return the written paths, sorted.
 
     Refuses a folder of another program, and a link in tfdock's own folder. Files of other programs are kept.
     """
@@ -40,7 +40,7 @@ def write(context: BuildContext, tree: Path | None, folder: Path) -> list[str]:
             written = sorted([*context.files, *(f"source/{name}" for name in sources)])
             ours.write(_MARK, ["".join(f"{path}\n" for path in written).encode("utf-8", "surrogateescape")])
     except NotPlain as error:
-        raise _not_our_folder(folder / error.name, f"is {error.kind}, which could lead out of the folder") from error
+        raise _not_our_folder(folder / error.name, f"is {error.kind}, which may point out of the folder") from error
     return written
 
 

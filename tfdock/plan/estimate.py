@@ -1,4 +1,4 @@
-"""Estimate how long a build takes: from records of earlier builds, else from a published figure. Pure.
+"""Estimate how long a build takes, from records of earlier builds, or else from a published measurement. Pure.
 
 The estimate improves while the build runs.
 """
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from tfdock.resolve.resolution import Resolution
 
 PHASES = ("image", "fetch", "compile", "seal", "verify")
-#: Machines with equally many cores count as similar if the smaller memory is at least this fraction of the larger.
+#: Machines with the same number of cores are similar if the smaller memory is at least this fraction of the larger.
 _SAME_MEMORY = 0.8
 #: The weight of Bazel's pace is the finished fraction times this factor. From one half on, only the pace counts.
 _BELIEVED = 2.0
 _FIRST = 0.02  #: Bazel's pace is not used below this fraction of the actions: the first actions are small.
-_EARLY = 5.0  #: Before these seconds, Bazel's pace is not used either.
-_MOST = 1e9  #: A record with a larger figure is damaged.
+_EARLY = 5.0  #: Bazel's pace is also not used in the first seconds of a phase.
+_MOST = 1e9  #: A record with a larger number of seconds is damaged.
 
 Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseEstimate:
-    """Expected seconds of each phase, and the origin of the estimate, for people."""
+    """Expected seconds of each phase, and the source of the estimate as readable text."""
 
     seconds: Mapping[str, float]
     source: str
@@ -59,10 +59,10 @@ def expectation(
     records: Iterable[Record],
     knowledge: KnowledgeBase,
 ) -> PhaseEstimate | None:
-    """Return the probable duration of a build; None if there is no similar record and no published figure.
+    """Return the probable duration of a build; None without a similar record and without a published measurement.
 
-    The best record counts; of several best records, the newest. Prefer records of this build id on a similar machine,
-    then of this build id on any machine, then of the same release on a similar machine.
+    The best match is used; of several equally good records, the newest. Prefer records of this build id on a similar
+    machine, then of this build id on any machine, then of the same release on a similar machine.
     """
     candidates = [
         (rank, str(record.get("finished")), record)
@@ -153,7 +153,7 @@ def _by_default(resolution: Resolution, jobs: int, knowledge: KnowledgeBase) -> 
         return None
     compiling = hours * 3600 * weight(resolution, knowledge) / jobs
     many = f"{jobs} job{'s' * (jobs != 1)}"
-    source = f"a known figure, {hours:g} core-hours for the CPU, and {many}: no similar build was recorded here"
+    source = f"a published figure ({hours:g} core-hours for a CPU build) and {many}; no similar build recorded here"
     return PhaseEstimate(seconds={"compile": compiling}, source=source)
 
 
@@ -166,9 +166,9 @@ def _known(resolution: Resolution, knowledge: KnowledgeBase, name: str) -> float
 def remaining(expected: float | None, elapsed: float, done: int, total: int) -> float | None:
     """Return the seconds left of a phase; None if unknown.
 
-    `expected` is the duration of an earlier phase; `done` of `total` are Bazel's actions so far. If both estimates
-    are known, the result is their weighted geometric mean: with a warm cache one of them may be wrong by a factor of
-    a hundred.
+    `expected` is the duration of an earlier phase; `done` of `total` are Bazel's actions so far. There are two
+    estimates, by `expected` and by Bazel's pace. If both are known, the result is their weighted geometric mean: with
+    a warm cache, one of them may be wrong by a factor of a hundred.
     """
     part = min(done / total, 1.0) if total else 0.0
     if part < _FIRST or elapsed < _EARLY:

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from tfdock.plan.render import BuildContext
 
 _CHUNK = 1 << 20
-_MOST = 1 << 30  #: Bytes of one file of a checkout.
-_DEEPEST = 200  #: Nested folders. TensorFlow's tree has 15.
-#: Names that are not part of a local source: the history, and files of an earlier ./configure or of a user. These
-#: files would change the build, but the plan does not show them.
+_MOST = 1 << 30  #: The most bytes of one file of a checkout.
+_DEEPEST = 200  #: The most nested folders. TensorFlow's tree has 15.
+#: Names that are left out of a local source: the history, and files of an earlier ./configure or of a user. They
+#: would change the build, but the plan does not show them.
 _LEFT_OUT = {".git", "__pycache__", ".tf_configure.bazelrc", "python_bin_path.sh", ".bazelrc.user"}
 
 
 def has_configure(tree: Path) -> bool:
-    """Return whether a folder holds a plain file `configure`. Links do not count."""
+    """Return whether a folder contains a regular file `configure`, not a link."""
     try:
         with UntrustedFolder.opened(tree) as folder:
             return stat.S_ISREG(folder.status("configure").st_mode)
@@ -59,7 +59,7 @@ def _belongs(folder: Path) -> bool:
 
 
 def tree_hash(root: Path) -> str:
-    """Return the sha256 over paths, the executable bit and contents: 64 hexadecimal digits."""
+    """Return the sha256 of paths, executable bits and contents: 64 hexadecimal digits."""
     return listing_hash(tree_listing(root))
 
 
@@ -75,7 +75,7 @@ def listing_hash(listing: Mapping[str, str]) -> str:
 def tree_listing(root: Path) -> dict[str, str]:
     """Return path -> identity (executable bit and content) of every file of a checkout.
 
-    Raises ProfileError for anything else than files and links.
+    Raises ProfileError for anything that is not a file or link.
     """
     return {path.as_posix(): "\0".join(_identity(folder, path)) for folder, path in _held(root, _paths(root))}
 
@@ -119,7 +119,7 @@ def context_archive(
 ) -> Iterator[bytes]:
     """Yield the context as a tar stream; equal contexts give equal bytes.
 
-    Members are sorted, owned by root, and have one time. `beside` are further files, by their paths in the archive.
+    Members are sorted, belong to root, and have equal times. `beside` are more files, by their paths in the archive.
     """
     for path, data in context.files.items():
         info = _entry(path, 0o755 if context.executable(path) else 0o644)

@@ -1,6 +1,6 @@
-"""A lock: all inputs of a build from elsewhere, pinned. Its text, its rows, and differences from it.
+"""A lock: pins of all inputs that a build downloads. This module reads, writes and compares locks.
 
-Pure: `tfdock.builder.locking` queries registries and images; this module compares the answers.
+Pure: `tfdock.builder.locking` queries registries and images.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 SCHEMA = 1
 #: The kinds of pins, in the order of a lock's rows.
 KINDS = ("base", "runtime", "source", "bazel", "package", "requirement", "redistributable", "toolchain")
-INSTALLED = ("bazel", "package", "requirement", "toolchain")  #: Kinds that are known only from the built image.
-_ALWAYS = ("bazel", "package", "toolchain")  #: Kinds with at least one row for every image.
+INSTALLED = ("bazel", "package", "requirement", "toolchain")  #: Pins that only the built image shows.
+_ALWAYS = ("bazel", "package", "toolchain")  #: Kinds of pins that every image has at least once.
 #: The first line of every lock.
 MARK = "# Written by `tfdock lock`."
 _HEAD = f"""\
 {MARK} `tfdock build --locked` builds exactly this, or refuses.
 # Not to be edited: when the profile changes, lock it again.
 """
-_LISTED = 20  #: The most differences listed; a new distribution release changes hundreds of packages at once.
+_LISTED = 20  #: The most differences shown; a new distribution release changes hundreds of packages at once.
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # Git names a commit by its SHA-1, or by its SHA-256 in a repository with that format.
@@ -63,7 +63,7 @@ class Pin:
 
     @property
     def key(self) -> tuple[int, str]:
-        """The sort key of a pin; no two rows may share it."""
+        """The sort key of a pin; each row of a lock has another key."""
         return KINDS.index(self.kind), self.name
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Pin:
 class Lock:
     """A profile's lock.
 
-    `choices` are the resolved values of the profile, for messages about changes; `knowledge` is the version of the
+    `choices` are the resolved values of the profile, for messages about changes; `knowledge` is the digest of the
     knowledge base.
     """
 
@@ -101,7 +101,7 @@ class LockFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockDifference:
-    """A pin whose value differs from the last lock."""
+    """A pin whose value differs from its value in the last lock."""
 
     pin: str  #: Kind and name.
     locked: str | None  #: The value in the last lock; null for a new pin.
@@ -137,7 +137,7 @@ def from_text(text: str, file: str) -> Lock:
     """Read a lock; raises ProfileError (`lock-malformed`, or YAML's own codes) at the wrong line."""
     node = yaml_nodes.parse(text, file)
     if node.kind != "map":
-        raise _malformed(node, "a lock is a map with `schema: 1`")
+        raise _malformed(node, "a lock must be a map with `schema: 1`")
     schema = node.entries.get("schema")
     if schema is None or schema.raw != str(SCHEMA):
         raise _malformed(schema or node, f"`schema` must be {SCHEMA}")
@@ -161,15 +161,15 @@ def from_text(text: str, file: str) -> Lock:
 
 def _pin(row: yaml_nodes.Node) -> Pin:
     if row.kind != "map" or set(row.entries) != {"pin", "name", "value", "from"}:
-        raise _malformed(row, "a row has `pin`, `name`, `value` and `from`")
+        raise _malformed(row, "a row must have `pin`, `name`, `value` and `from`")
     pin = Pin(kind=_text(row, "pin"), name=_text(row, "name"), value=_text(row, "value"), origin=_text(row, "from"))
     if pin.kind not in KINDS:
         raise _malformed(row, f"unknown kind of pin `{yaml_nodes.shown(pin.kind)}`; there are {', '.join(KINDS)}")
     # Image names and the Dockerfile use these values, so they are checked.
     if pin.kind in ("base", "runtime") and not _DIGEST.fullmatch(pin.value):
-        raise _malformed(row, f"{pin} is pinned by `sha256:` and 64 hexadecimal digits")
+        raise _malformed(row, f"{pin} must be pinned by `sha256:` and 64 hexadecimal digits")
     if pin.kind == "source" and not (_DIGEST.fullmatch(pin.value) or COMMIT.fullmatch(pin.value)):
-        raise _malformed(row, f"{pin} is pinned by a whole commit, or by `sha256:` and 64 hexadecimal digits")
+        raise _malformed(row, f"{pin} must be pinned by a whole commit, or by `sha256:` and 64 hexadecimal digits")
     return pin
 
 
@@ -196,7 +196,7 @@ def _malformed(node: yaml_nodes.Node, message: str) -> ProfileError:
 
 
 def stated(resolution: Resolution, knowledge: KnowledgeBase) -> tuple[Pin, ...]:
-    """Return the pins that the profile, its files or the knowledge fix already."""
+    """Return the pins that the profile, its files or the knowledge already determine."""
     source, base = resolution.source, resolution.base
     pins = [
         Pin(kind="source", name=name, value=f"sha256:{hashlib.sha256(patch).hexdigest()}", origin="profile")
@@ -262,7 +262,7 @@ def installed(toolchain: bytes, pins: bytes, requirements: Mapping[str, bytes]) 
 def _unprintable(pin: Pin) -> BuildFailed:
     return BuildFailed.of(
         "pin-unprintable",
-        f"the image holds a {pin.kind} whose name or version cannot be printed: {ascii(pin.name)[:80]}",
+        f"the image contains a {pin.kind} whose name or version cannot be printed: {ascii(pin.name)[:80]}",
         "use another base image: package managers do not write such names",
     )
 
@@ -295,9 +295,9 @@ def _choices(choices: Iterable[Choice]) -> dict[str, str]:
 
 
 def pinned(resolution: Resolution, pins: Iterable[Pin]) -> Resolution:
-    """Return the resolution with images by digest and the source at one commit, if there are pins for them.
+    """Return the resolution with pinned images as digests, and with the source at the pinned commit.
 
-    The build id does not change: it names the request. The fingerprint follows from the pins.
+    The build id names the request, so it does not change. The fingerprint is computed from the pins.
     """
     rows = {(pin.kind, pin.name): pin for pin in pins}
     base, source, runtime = resolution.base, resolution.source, resolution.runtime
@@ -344,7 +344,7 @@ def compare(locked: Iterable[Pin], now: Iterable[Pin]) -> tuple[LockDifference, 
 def moved(
     locked: Iterable[Pin], now: Iterable[Pin], file: str, *, severity: Severity = "error", why: str = ""
 ) -> Problem | None:
-    """Return the refusal, or a warning, for changed pins: `now` are the present pins from the sources of `locked`."""
+    """Return the refusal, or a warning, for changed pins. `now` are the current pins of the inputs in `locked`."""
     differences = compare(locked, now)
     if not differences:
         return None
@@ -357,7 +357,7 @@ def moved(
     return Problem(
         "pin-moved" if changed else "pin-missing",
         "\n".join([summary, *lines]),
-        "if you want the change, lock again: `tfdock lock PROFILE`; else use a mirror that still has the locked "
+        "to accept the change, lock again: `tfdock lock PROFILE`; to undo it, use a mirror that still has the locked "
         "version",
         why=why,
         severity=severity,
@@ -372,7 +372,7 @@ def _lines(difference: LockDifference) -> Iterator[str]:
 
 
 def unpinned(lock: Lock, resolution: Resolution) -> Problem | None:
-    """Return the refusal for inputs without a row in the lock, for all inputs that are known before the build."""
+    """Return the refusal if an input that is known before the build has no row in the lock."""
     source = resolution.source
     rows = {(pin.kind, pin.name) for pin in lock.pins}
     lacking = [] if ("base", str(resolution.base)) in rows else [f"base {resolution.base}"]
@@ -395,13 +395,13 @@ def unpinned(lock: Lock, resolution: Resolution) -> Problem | None:
 
 
 def outdated(lock: Lock, plan: BuildPlan, file: str) -> Problem | None:
-    """Return the refusal for a lock whose choices differ from the profile's present resolution.
+    """Return the refusal for a lock whose choices differ from the profile's current resolution.
 
     `plan` was made with the lock's pins. Choices that do not decide the wheel's bytes may change.
     """
     now = _choices(plan.resolution.choices)
     changed = [
-        f"`{name}` was {lock.choices.get(name, 'not there')} and is {now.get(name, 'no longer there')}"
+        f"`{name}` was {lock.choices.get(name, 'absent')}, now it is {now.get(name, 'absent')}"
         for name in sorted({**lock.choices, **now})
         if lock.choices.get(name) != now.get(name)
     ]
@@ -410,7 +410,7 @@ def outdated(lock: Lock, plan: BuildPlan, file: str) -> Problem | None:
 
 
 def altered(lock: Lock, plan: BuildPlan, knowledge: str, file: str) -> Problem | None:
-    """Return the refusal for a plan that differs in anything except choices and pins."""
+    """Return the refusal for a plan that has changed in anything except choices and pins."""
     if lock.fingerprint == plan.fingerprint:
         return None
     changed = "its flags, its environment or its Dockerfile have changed"
@@ -428,7 +428,7 @@ def _outdated(file: str, changed: str) -> Problem:
 
 
 def native(resolution: Resolution, file: str) -> Problem | None:
-    """Return the refusal for a build for this machine's CPU: a lock must work on every machine."""
+    """Return the refusal for a build with code for this machine's CPU: a lock must work on every machine."""
     # Flags that the profile writes itself count like `optimize: native`.
     flags = [f"`{flag}`" for flag in resolution.flags if NATIVE.search(flag)]
     if not flags and not any(NATIVE.search(option) for option in resolution.optimize):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def official_note(base: KnowledgeBase, profile: Profile, resolution: Resolution) -> str:
-    """Return the note that an official wheel makes the build unnecessary; empty if there is no such wheel."""
+    """Return the note that an official wheel makes the build unnecessary; empty without such a wheel."""
     same = same_official(base, profile, resolution)
     if not same:
         return ""
@@ -35,7 +35,7 @@ def official_note(base: KnowledgeBase, profile: Profile, resolution: Resolution)
 
 
 def python_note(preparer: Preparer, written: WrittenProfile, resolution: Resolution) -> str:
-    """Return the note that the wheel is for another Python than tfdock's own; empty if the user chose the Python."""
+    """Return the note that the wheel is not for the Python that runs tfdock; empty if the user chose a Python."""
     here = "{}.{}".format(*sys.version_info)
     chosen = not preparer.chose_python(written.file) or here not in resolution.release.pythons
     if chosen or resolution.python == here:

@@ -37,8 +37,8 @@ def make_plan(
 ) -> BuildPlan:
     """Decide commands, mounts and limits. Pure: the same arguments give the same plan.
 
-    `resources` are the profile's part of that machine. `remote` has this machine's settings for remote caches
-    and executors. A `trusted` build always shares the cache of `release`.
+    `resources` are the part of the machine that the profile uses. `remote` has this machine's settings for remote
+    caches and executors. A `trusted` build always shares the cache of `release`.
     """
     domain = trust_domain(profile, resolution, knowledge, remote)
     if trusted and not domain.is_release:
@@ -114,7 +114,7 @@ def fingerprint(resolution: Resolution, context: BuildContext) -> str:
 def remote_of(profile: Cache, machine: Remote) -> Remote:
     """Return the profile's endpoints. This machine's settings provide the endpoints that the profile does not name.
 
-    Uploads need the consent of profile and settings, because the profile may be a stranger's.
+    Both profile and settings must allow uploads, because the profile may come from a stranger.
     """
     return Remote(
         cache=parse(profile.remote) if profile.remote else machine.cache,
@@ -142,7 +142,7 @@ def not_allowed(name: str, address: str) -> Problem:
 
 
 def check_remote(remote: Remote, bazel: str, options: remote_flags.Options, *, native: bool = False) -> None:
-    """Raise Incompatible if this Bazel cannot use an endpoint, or if the code is `native`: for this CPU only."""
+    """Raise Incompatible if this Bazel cannot use an endpoint, or if the code is `native` (only for this CPU)."""
     # A cache's key does not contain the CPU, so another machine could get code with illegal instructions.
     if native and remote.endpoints:
         raise Incompatible.of(

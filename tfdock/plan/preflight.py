@@ -1,7 +1,7 @@
 """Check this machine before a build: driver, GPUs, memory, disk and engine.
 
 Pure: the machine comes in as values (`Host`, `Machine`, `WritableFolder`), its requirements from the plan and from
-knowledge rows. A check without facts is skipped, with the reason, and never stops a build.
+knowledge rows. If its facts are unknown, a check is skipped: it states why, and never stops a build.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ WARNING: Final = "warning"
 FAILED: Final = "failed"
 SKIPPED: Final = "skipped"
 
-#: The minimum API version, that of Docker 20.10. Engine versions are not compared: podman numbers them differently.
+#: The minimum API version: Docker 20.10 has it. Engine versions are not compared: podman numbers them differently.
 OLDEST_API = Version("1.41")
 
-#: With less free space than this fraction of the estimate, a build is refused. Below the estimate, it gets a warning.
+#: A build is refused if less than this fraction of the estimate is free. Below the whole estimate it gets a warning.
 _CERTAINLY = 0.6
 
 # Disk space for a machine before any profile is known: for most CUDA builds of TensorFlow, and for the smallest
@@ -66,7 +66,7 @@ class PreflightCheck:
 
 
 def failed_by(problem: Problem, name: str, exit_code: int, *, profile: str | None = None) -> PreflightCheck:
-    """Return the failed check of that name for an error's problem."""
+    """Return an error's problem as a failed check with this name."""
     return PreflightCheck(
         name=name,
         code=problem.code,
@@ -79,7 +79,7 @@ def failed_by(problem: Problem, name: str, exit_code: int, *, profile: str | Non
 
 
 class PreflightRequest(Protocol):
-    """The requirements on a machine: of a plan, or of a profile that is resolved and sized but not planned."""
+    """What a build requires of a machine: by a plan, or by a profile that is resolved and sized but not planned."""
 
     @property
     def resolution(self) -> Resolution: ...
@@ -102,7 +102,7 @@ def machine_findings(
 ) -> tuple[PreflightCheck, ...]:
     """Return the checks of this machine, without its engine: driver and GPUs, memory, disk.
 
-    None, or an empty list of places, means that a fact is unknown: its checks are skipped.
+    If a fact is None, or the list of places is empty, the fact is unknown, and its checks are skipped.
     """
     checks = (
         *device_checks(plan.resolution, knowledge, host, for_this_machine=plan.for_this_machine),
@@ -164,7 +164,7 @@ def trouble_check(host: Host, accelerator: str) -> PreflightCheck:
         code="driver-broken",
         status=WARNING,
         found=host.troubles[accelerator],
-        fixes=("restart the machine after a driver update; else reinstall the driver. A build needs no driver",),
+        fixes=("after a driver update, restart the machine; otherwise reinstall the driver. Builds need no driver",),
     )
 
 
@@ -196,7 +196,7 @@ def _driver_check(
 def driver_floors(
     resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence[LocalGpu], *, wsl: bool
 ) -> tuple[DriverFloor, ...]:
-    """Return every minimum driver for the build on these GPUs; without GPUs, on the GPUs of the profile."""
+    """Return every minimum driver for the build on these GPUs; if there are none, on the GPUs of the profile."""
     name = resolution.accelerator.toolkit or ""
     version = Version(resolution.components.get(name, ""))
     title = resolution.accelerator.titles.get(name, name)
@@ -208,7 +208,7 @@ def driver_floors(
     writer = toolkit_of_ptx(knowledge, name, ptx) if ptx else None
     if ptx and writer:
         floor = own_driver(writer, wsl=wsl)
-        why = f"to compile PTX {ptx}, which came with {title} {writer.version}, where a GPU has no code of its own"
+        why = f"to compile PTX {ptx}, which came with {title} {writer.version}, for a GPU without its own code"
         floors += [DriverFloor(version=floor, code="driver-too-old-for-ptx", why=why)] if floor else []
     for gpu in gpus:
         row = find_gpu(knowledge, gpu.name)
@@ -252,7 +252,7 @@ def _newer_driver(
 ) -> str:
     """Return the fix: another driver, a toolkit that this driver runs, or machine code instead of PTX."""
     where = " of Windows" if wsl else ""
-    ways = [f"install driver{where} {floor.version} or newer where the wheel is to run"]
+    ways = [f"install driver{where} {floor.version} or newer on the machine that runs the wheel"]
     if floor.code == "driver-too-old-for-ptx":
         ways.append("or name the GPU itself as a target, so that the driver need not compile anything")
     name = resolution.accelerator.toolkit or ""
@@ -289,7 +289,7 @@ def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) 
         )
     how = _judge_gpu(resolution, knowledge, gpu)
     if how is None:
-        found = f"{named}: its driver does not report which code it runs"
+        found = f"{named}: the driver does not report which code this GPU runs"
         return PreflightCheck(name="gpu", status=SKIPPED, found=found)
     if how.runs != "no":
         return PreflightCheck(name="gpu", status=OK, found=f"{named}: {how.reason}")
@@ -298,7 +298,7 @@ def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) 
         code="gpu-not-served",
         status=WARNING,
         found=f"{named} cannot run this build: {how.reason}",
-        needed=f"code for {gpu.target}, if the wheel is for this machine",
+        needed=f"if the wheel is for this machine: code for {gpu.target}",
         fixes=("add this GPU to `gpus:`, or set `gpus: local`",),
     )
 
@@ -350,7 +350,7 @@ def any_memory_check(machine: Machine) -> PreflightCheck:
     found = (
         f"{_format_size(machine.memory)}{swap} and {machine.cpus} core{'s' if machine.cpus != 1 else ''} for builds"
     )
-    needed = f"{_format_size(_MEMORY_ADVISED)} make a build of TensorFlow quick"
+    needed = f"TensorFlow builds quickly with {_format_size(_MEMORY_ADVISED)}"
     fix = "give the engine's machine more memory or swap; fewer jobs run at a time, so builds take longer"
     if machine.memory + machine.swap < _MEMORY_LEAST:
         needed = f"{_format_size(_MEMORY_LEAST)} at least"
@@ -384,7 +384,7 @@ def disk_checks(places: Sequence[WritableFolder], needed: int) -> Iterator[Prefl
 
 
 def any_disk_checks(places: Sequence[WritableFolder]) -> Iterator[PreflightCheck]:
-    """Yield checks of a machine's disks before anything is planned: too little for most builds is only a warning."""
+    """Yield checks of a machine's disks before anything is planned: a disk too small is only a warning."""
     for group in file_systems(places):
         yield _disk_check(group, _DISK_ADVISED, _DISK_LEAST)
 
@@ -452,7 +452,7 @@ def engine_check(info: EngineInfo) -> PreflightCheck:
     """Check that an engine is new enough."""
     found = f"{info.name} {info.version}, API {info.api_version}" + (f", at {info.address}" if info.address else "")
     if not info.local:
-        found += ", on another machine: builds keep their caches there, in volumes"
+        found += ", on another machine: builds keep their caches on that machine, in volumes"
     if Version(info.api_version) < OLDEST_API:
         return PreflightCheck(
             name="engine",
@@ -467,7 +467,7 @@ def engine_check(info: EngineInfo) -> PreflightCheck:
 
 
 def engine_ability_checks(info: EngineInfo, *, uid: int, network: str | None) -> Iterator[PreflightCheck]:
-    """Yield the engine's limits for user `uid` on the network of the settings, and how its containers run."""
+    """Yield checks of the engine: its limits for user `uid` and the chosen network, and how containers run."""
     if info.remaps_users and network == "host":
         yield PreflightCheck(
             name="engine network",

@@ -1,4 +1,4 @@
-"""Prepare a plan from a profile's file: read the files, then call the pure packages."""
+"""Make a plan from a profile's file: read the files, then call the pure packages."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
     from tfdock.resolve.starter import Starter
 
 
-_MOST_PATCHES = 32 << 20  #: Bytes of all patches of a profile.
+_MOST_PATCHES = 32 << 20  #: The most bytes of all patches of a profile together.
 STDIN = "-"  #: The name of the profile that comes from standard input.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenProfile:
-    """A profile, read once.
+    """A profile that was read.
 
     `extended` maps the names of extended profiles to their texts; `local` are the profile's inputs from this machine.
     `tree` is the profile's local checkout, if it exists on this machine. `options` are the command-line options that
-    changed the profile. `lock_path` is the path of its lock, None if it cannot have a lock.
+    changed the profile. `lock_path` is the path of its lock; None if the profile cannot have a lock.
     """
 
     file: str
@@ -68,13 +68,13 @@ class WrittenProfile:
 
     @property
     def name(self) -> str:
-        """The file's name without its folder; if options replace a file, the unchanged options."""
+        """The file's name without its folder; if options replace a file, the options as given."""
         return self.file if self.file.startswith("--") else Path(self.file).name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedProfile:
-    """A profile, resolved and sized for this machine but not rendered: enough for a check."""
+    """A profile that is resolved and sized for this machine but not rendered: enough for a check."""
 
     written: WrittenProfile
     resolution: Resolution
@@ -88,7 +88,7 @@ class ResolvedProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedBuild:
-    """A profile, planned; `lock` is the lock that gave its pins. Its files may change before the build starts."""
+    """A planned profile; `lock` is the lock that gave its pins. The files may change before the build starts."""
 
     written: WrittenProfile
     plan: BuildPlan
@@ -232,7 +232,7 @@ class Preparer:
         return self._wish.profile(self.knowledge, self._wished_gpus, machine, allow_untested=self._allow_untested)
 
     def chose_python(self, file: str) -> bool:
-        """Whether options without a Python made the profile."""
+        """Whether options without `--python` made the profile."""
         return bool(self._wish) and file == self._wish.words and "python" not in self._wish.fields
 
     @property
@@ -246,7 +246,7 @@ class Preparer:
         return read_stdin()
 
     def context(self, written: WrittenProfile) -> Context:
-        """Return the facts of a profile for the diagnosis of its build, also if the profile is refused."""
+        """Return the facts of a profile for the diagnosis of its build, even if the profile is refused."""
         from tfdock.plan.profile_fixes import Context
 
         profile, resolver = written.profile, self._resolver(written)
@@ -329,7 +329,7 @@ def unreadable(error: OSError, name: str) -> ProfileError:
 
 
 def placed(problem: Problem, document: Node, file: str) -> Problem:
-    """Return the problem with the place of its field."""
+    """Return the problem with the position of its field."""
     node = document.at_field(problem.field or "")
     return replace(problem, file=node.file or file, line=node.line, column=node.column)
 
@@ -337,8 +337,8 @@ def placed(problem: Problem, document: Node, file: str) -> Problem:
 def find_profile(name: str, knowledge: KnowledgeBase | None = None, gpus: Sequence[str] = ()) -> Path:
     """Return the file of that name; else `<name>.yaml` here or in `profiles/`; else the shipped profile.
 
-    Raises ProfileError. With `knowledge`, if the name is a GPU's, the error suggests the option `--gpu` with `gpus`
-    and this name.
+    Raises ProfileError. If `knowledge` is given and the name is a GPU's, the error suggests the option `--gpu` with
+    `gpus` and this name.
     """
     path = Path(name)
     if path.is_file():
@@ -385,7 +385,7 @@ def _gpu_is_no_profile(name: str, gpus: Sequence[str]) -> Problem:
         f"`{name}` is a GPU, not a profile",
         (
             f"name it by an option: `{option}`; `tfdock init {word} --yes` writes {name}.yaml",
-            f"`tfdock advise --gpu {word}` says whether an official wheel runs on it without a build",
+            f"`tfdock advise --gpu {word}` says whether an official wheel runs on this GPU",
         ),
         file=name,
     )
@@ -399,7 +399,7 @@ def lock_path(name: str, options: str = "") -> Path:
     Raises ProfileError, also for a profile from standard input.
     """
     if name == STDIN:
-        raise ProfileError.of("profile-not-found", "a profile from standard input has no lock", "save it to a file")
+        raise ProfileError.of("profile-not-found", "a profile from standard input has no lock", "save it as a file")
     if name.startswith("--"):
         return Path(f"{_slug(name)}.lock")
     path = find_profile(name)
@@ -442,7 +442,7 @@ def named_text(node: Node, key: str, path: Path, project: Project) -> str:
     try:
         return project.text(path.parent / node.raw, code="profile-unreadable", name=node.raw)
     except FileNotFoundError as error:
-        message = f"`{key}: {shown(node.raw)}`: there is no {shown(str(path.parent / node.raw))}"
+        message = f"`{key}: {shown(node.raw)}`: the file {shown(str(path.parent / node.raw))} does not exist"
         fix = "the path is relative to the file that names it"
         raise ProfileError(node.problem(str(path), "profile-not-found", message, fix, field=key)) from error
     except ProfileError as error:
@@ -465,10 +465,10 @@ def extended_texts(text: str, path: Path, project: Project) -> dict[str, str]:
 def read_local(
     source: TensorFlow, folder: Callable[[str], Path], file: str, project: Project
 ) -> tuple[LocalSource, Path | None]:
-    """Hash the checkout and read the patches a profile names.
+    """Hash the checkout, and read the patches that a profile names.
 
-    `folder` returns the folder that the path of a field (`tensorflow.path`) is relative to. Returns the source and
-    the path of the checkout. Raises ProfileError for a file that is missing, or outside of the project.
+    `folder` maps a field (`tensorflow.path`) to the folder to which its path is relative. Returns the source and the
+    path of the checkout. Raises ProfileError for a file that is missing, or outside of the project.
     """
     tree = None
     if source.path is not None:

@@ -1,7 +1,7 @@
-"""Changes of a profile after its build failed, and the text that describes the profile's choices.
+"""Find changes of a profile after its build failed, and describe the profile's choices.
 
-A change comes from the failure's row. A change is offered only if `tfdock check` accepts the changed profile, and its
-build differs.
+A change comes from the failure's row. It is offered only if `tfdock check` accepts the changed profile, and if the
+build would differ.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from tfdock.types import TARGET_FIELDS, Version
 if TYPE_CHECKING:
     from tfdock.knowledge.failure_rows import Remedied
 
-_MOST = 3  #: How many changes are offered.
-_TRIED = 12  #: How many versions of a component are tried, the nearest first.
+_MOST = 3  #: The most changes that are offered.
+_TRIED = 12  #: The most versions of a component that are tried, the nearest first.
 _NUMBER = re.compile(r"(?:sm|compute|lto)_(\d+[a-z]?)|(gfx\w+)|(\d+\.\d+)")
 
 
@@ -46,8 +46,8 @@ _NUMBER = re.compile(r"(?:sm|compute|lto)_(\d+[a-z]?)|(gfx\w+)|(\d+\.\d+)")
 class Context:
     """The profile that was built, if it is known.
 
-    `resolution` is None if the profile is refused for `problems`; `ways` are the fixes for this refusal. `attempt`
-    resolves a changed profile, and returns None if it is refused. Without `attempt` no change is offered.
+    `resolution` is None if the profile is refused because of `problems`; `ways` are the fixes for this refusal.
+    `attempt` resolves a changed profile, and returns None if it is refused. Without `attempt` no change is offered.
     """
 
     knowledge: KnowledgeBase
@@ -96,7 +96,7 @@ def _decided(subject: str, resolution: Resolution) -> str:
         "gpu_compiler": f"{compiler} for GPU code" if compiler else "",
         "host_compiler": f"{resolution.host_compiler} for C++",
         "base": f"the image {resolution.base}",
-        "runtime": f"the image {resolution.runtime} for its trial" if resolution.runtime else "",
+        "runtime": f"the image {resolution.runtime} to try the wheel" if resolution.runtime else "",
         "optimize": f"`optimize: {' '.join(resolution.optimize) or 'portable'}`",
         "debug": "debug information" if resolution.debug else "",
         "xla": "XLA" if resolution.xla else "no XLA",
@@ -136,7 +136,7 @@ def _gpu(name: str, knowledge: KnowledgeBase) -> str:
 
 
 def targets(context: Context) -> tuple[str, ...]:
-    """Return the targets of the build; empty if the profile names none, or they are not known."""
+    """Return the targets of the build; empty if the profile names none or the targets are not known."""
     if context.resolution:
         return context.resolution.targets
     if context.profile is None:
@@ -154,12 +154,12 @@ def version(component: str, context: Context) -> str:
 
 
 def title(component: str, knowledge: KnowledgeBase) -> str:
-    """Return a component as people write it."""
+    """Return a component's name as people write it."""
     return component_titles(knowledge).get(component, component.capitalize())
 
 
 def accelerator(context: Context) -> str:
-    """Return the family of devices; empty if it is not known."""
+    """Return the name of the accelerator; empty if it is not known."""
     if context.resolution:
         return context.resolution.accelerator.accelerator
     if (profile := context.profile) is None:
@@ -215,7 +215,7 @@ def _changes_the_build(profile: Profile, after: Resolution, context: Context) ->
 
 
 def fix(row: Remedied, context: Context) -> str:
-    """Return the fix for a build that needs fewer jobs but has only one; empty if the row's own fix applies."""
+    """Return the fix for a build that needs fewer jobs but already has only one; empty if the row's fix applies."""
     halves = any(
         isinstance(value, Mapping) and "half" in value for change in row.changes for value in change.values()
     )

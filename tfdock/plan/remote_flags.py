@@ -1,8 +1,8 @@
 """Bazel's flags for a remote cache and executor. Pure.
 
 The compile container has no network. In the container, a forwarder listens on the loopback and passes each connection
-to a Unix socket in the run's folder. Outside, the relay connects the socket to the endpoint only, and adds TLS and
-credentials. So Bazel uses plain addresses on its own loopback for every endpoint.
+to a Unix socket in the run's folder. Outside the container, the relay connects this socket only to the endpoint, and
+adds TLS and credentials. So Bazel uses plain addresses on its own loopback for every endpoint.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 from tfdock.types import Endpoint, Remote
 
-#: The container's path of the run's folder with the sockets and the forwarder. The container cannot write to it.
+#: The path in the container of the run's folder with the sockets and the forwarder. It is read-only.
 FOLDER = "/tf/remote"
-PORTS = {"cache": 8980, "executor": 8981}  #: On the container's own loopback; nothing else listens.
-DEFAULT_JOBS = 50  #: Parallel actions with an executor: they use the executor's machines, not this one.
+PORTS = {"cache": 8980, "executor": 8981}  #: Ports on the container's own loopback, where nothing else listens.
+DEFAULT_JOBS = 50  #: Parallel actions with an executor: they run on its machines, not on this one.
 
-#: (purpose, values) -> Bazel's options for them.
+#: A function: (purpose, values) -> Bazel's options for this purpose.
 Options = Callable[[str, dict[str, object]], tuple[str, ...]]
 
 
@@ -44,7 +44,7 @@ def flags(remote: Remote, options: Options) -> tuple[str, ...]:
 
 
 def command(remote: Remote) -> tuple[str, ...]:
-    """Return the words before the command of the compile phase: the forwarder, which runs the command."""
+    """Return the words to put before the command of the compile phase: the forwarder, which then runs the command."""
     if not remote.endpoints:
         return ()
     pairs = (f"{PORTS[role]}={FOLDER}/{role}" for role, _ in remote.endpoints)

@@ -1,7 +1,7 @@
-"""`Resolution` -> `BuildContext`: the Dockerfile and the files it copies, the same bytes every time.
+"""Turn a `Resolution` into a `BuildContext`: the Dockerfile and the files that it copies, with equal bytes each time.
 
-Templates contain the layout; this module makes the decisions. Template values have narrow types and pass through
-quoting filters. `finalize` refuses characters that could end a line.
+Templates contain the layout; this module makes the decisions. Template values have narrow types and are quoted by
+filters. `finalize` refuses characters that could end a line.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _BAZELISK = "https://releases.bazel.build"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildContext:
-    """A build context: path -> bytes. A local checkout belongs under `source/`."""
+    """A build context: path -> bytes. A local checkout belongs in `source/`."""
 
     files: Mapping[str, bytes]
 
     def executable(self, path: str) -> bool:
-        """Return whether a file of the context is a program."""
+        """Return whether a file of the context is executable."""
         return path.endswith(".sh")
 
 
 def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext:
-    """Make the context. `templates` maps names below `dockerfiles/` to their text.
+    """Make the context. `templates` maps a path below `dockerfiles/` to the template's text.
 
     Raises ProfileError if a knowledge row names an unknown template.
     """
@@ -73,7 +73,7 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
 
 
 def toolchain_inputs(resolution: Resolution) -> str:
-    """Return a hash of an image's inputs before the source: equal for builds with the same toolchain."""
+    """Return a hash of the image's inputs without the source: equal for builds with the same toolchain."""
     values = {name: value for name, value in _values(resolution).items() if not name.startswith("source")}
     # Only later stages use these values. Without them, equal toolchains have the same hash.
     del values["build_id"], values["edits"], values["patches"]

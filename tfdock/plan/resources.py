@@ -1,12 +1,12 @@
-"""The part of a machine that a build uses, alone or beside others: jobs, Bazel's own memory, the container's limits.
+"""The part of a machine that a build uses, alone or beside other builds: jobs, Bazel's own memory, container limits.
 
 Bazel does not see control groups, and its estimates for a compile or a link are far too low for TensorFlow
 (bazelbuild/bazel#17368: 50 MB for a link that took 8 GB). No Bazel version of a TensorFlow release can limit links
 separately from compilations, so the number of jobs limits the memory of both.
 
-A build gets its resources in three places. Planning uses this machine (`Preparer.resolve_written`). The start and the
-compile phase use the build's share of the engine's machine (`BuildSession.fitted`). A retry after an out-of-memory
-kill uses `after_memory`.
+The resources of a build are computed three times. Planning uses this machine (`Preparer.resolve_written`). The start
+and the compile phase use the build's share of the engine's machine (`BuildSession.fitted`). A retry after an
+out-of-memory kill uses `after_memory`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 GIB = 1 << 30
-_RESERVE_MEMORY = 1 * GIB  #: Bytes left to the machine beside the build container.
+_RESERVE_MEMORY = 1 * GIB  #: Bytes of memory that a build container leaves to the machine.
 LEAST_HEAP = 1 * GIB  #: The smallest Java heap of Bazel for a tree of TensorFlow's size.
 #: The largest heap below `_MUCH`. By default, Java would take a quarter of the memory and not return it.
 _ENOUGH_HEAP = 2 * GIB
-#: Above this much memory, a heap for TensorFlow's whole analysis leaves enough for the compilers.
+#: With more memory than this, a heap for TensorFlow's whole analysis leaves enough for the compilers.
 #:
 #: tensorflow/tensorflow issue 89272: 823 packages, 58,036 targets, 34,286 actions.
 _MUCH, _MUCH_HEAP = 24 * GIB, 4 * GIB
 _PIDS = 16384
 _CORES_A_BUILD = 4  #: With fewer cores, one build alone is faster than parallel builds.
-_AT_LEAST = 2  #: Parallel builds even on a small machine: while one build links or is verified, another compiles.
+_AT_LEAST = 2  #: Builds at once even on a small machine: while one links or is verified, another compiles.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class MachineShare:
 
 
 def size(requested: Requested, cost: Cost, machine: Machine) -> BuildResources:
-    """Return jobs and memory for the machine. TensorFlow's compile jobs need much memory, so `nproc` jobs rarely fit.
+    """Return jobs and memory for the machine. TensorFlow's compile jobs need much memory: `nproc` jobs rarely fit.
 
     Raises Incompatible if the profile requests less memory than Bazel and one job need.
     """
@@ -91,7 +91,7 @@ def share(requested: Requested, cost: Cost, machine: Machine, part: MachineShare
 def at_once(costs: Sequence[Cost], machine: Machine, asked: int | None) -> int:
     """Return how many of the builds run in parallel: the requested number, or the best number by default.
 
-    The number is limited so that each equal share has enough memory for Bazel and one job.
+    It is limited so that each build's equal share has enough memory for Bazel and one job.
     """
     worth = max(machine.cpus // _CORES_A_BUILD, min(_AT_LEAST, machine.cpus))
     builds = min(len(costs), asked if asked is not None else worth)
@@ -105,8 +105,8 @@ def at_once(costs: Sequence[Cost], machine: Machine, asked: int | None) -> int:
 def next_share(machine: Machine, running: Sequence[MachineShare], more: int) -> MachineShare:
     """Return the share of the machine's free resources for one of `more` builds.
 
-    All memory together stays within the machine's. All jobs together also fit its cores, but every build has at least
-    one job.
+    The builds together use at most the machine's memory, and at most one job for each core; but every build has at
+    least one job.
     """
     jobs = machine.cpus - sum(part.jobs for part in running)
     memory = usable(machine.memory) - sum(part.memory for part in running)
@@ -121,7 +121,7 @@ def usable(memory: int) -> int:
 
 
 def least_memory(cost: Cost) -> int:
-    """Return the fewest bytes with which one job at a time always fits."""
+    """Return the fewest bytes of memory in which one job at a time always fits."""
     return LEAST_HEAP + cost.memory_per_job_mib * MIB
 
 
@@ -148,7 +148,7 @@ def heap_in(memory: int) -> int:
 def jobs_in(memory: int, cost: Cost, cpus: int) -> int:
     """Return how many jobs fit beside one large link.
 
-    Two such links at once are rare, and end with a retry at worst.
+    Two such links at once are rare, and at worst cause a retry.
     """
     job = cost.memory_per_job_mib * MIB
     link = max(cost.memory_per_link_mib * MIB, job)
@@ -171,7 +171,7 @@ def after_memory(resources: BuildResources, *, of_bazel: bool) -> BuildResources
 
 
 def more_memory(resources: BuildResources, cost: Cost) -> int:
-    """Return the bytes, in whole GiB, for a retry if one job at a time was too much.
+    """Return the memory for a retry, in bytes (whole GiB), if a single job needed too much.
 
     It is Bazel's heap plus the largest link, or 1.5 times the last limit if that is more.
     """
@@ -184,7 +184,7 @@ def least_free(total: int) -> int:
     """Return the bytes that must stay free on a disk of this size while a build runs on it.
 
     This is a fiftieth of the disk, but at least 1 GiB and at most 4 GiB, and never more than a twentieth of the disk.
-    The bounds are there because a fiftieth is too little on a small disk, and needlessly much on a large disk.
+    A fiftieth alone would be too little on a small disk, and needlessly much on a large disk.
     """
     return min(total // 20, min(max(total // 50, GIB), 4 * GIB))
 

@@ -1,7 +1,7 @@
 """Trust domains: which builds share a disk cache, and which may replace each other. Pure.
 
-A build writes to the cache of its own domain only. It also reads the cache of the domain `release`. So a build can
-change the results of another build only if both have the same domain.
+A build writes to the cache of its own domain only. It also reads the cache of the domain `release`. So only builds of
+the same domain, and builds of `release`, can change the results of a build.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 
 RELEASE = "release"  #: The domain of unchanged releases.
 _SHORTEST = 4  #: The fewest digits that can name a domain.
-NAME = re.compile(r"[0-9a-f]{16}")  #: The name of any other domain.
+NAME = re.compile(r"[0-9a-f]{16}")  #: The form of the name of any other domain.
 
-UNKNOWN = "unknown"  #: Stands for an invalid domain in a record.
+UNKNOWN = "unknown"  #: Replaces an invalid domain in a record.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """A trust domain: `release`, or 16 hexadecimal digits. `reasons` say why it is not `release`.
+    """A trust domain: `release`, or 16 hexadecimal digits. `reasons` say why a domain is not `release`.
 
-    A build with `--trust` is in `release` whatever the reasons are.
+    With `--trust`, a build is in `release` despite the reasons.
     """
 
     name: str = RELEASE
     reasons: tuple[str, ...] = ()
-    shared: bool = False  #: The user shares on purpose (`--trust`).
-    #: Domains of the same build without its last patches, most patches first. Their builds have the same source,
-    #: possibly at another commit.
+    shared: bool = False  #: Whether the user chose to share `release` (`--trust`).
+    #: The domains of this build without its last patch, its last two patches, and so on. Builds in them have the same
+    #: source, possibly at another commit.
     with_fewer_patches: tuple[str, ...] = ()
 
     @property
     def is_release(self) -> bool:
-        """Return whether it is the domain of unchanged releases."""
+        """Return whether this is the domain of unchanged releases."""
         return self.name == RELEASE
 
     def cache_key(self, toolchain: str) -> str:
@@ -71,12 +71,12 @@ def in_domains(key: str, domains: Iterable[str]) -> bool:
 
 
 def as_json(domain: Domain) -> dict[str, object]:
-    """Return the entry of a domain in a plan, a record and a disk cache's description."""
+    """Return the domain's entry for a plan, a record and a disk cache's description."""
     return {"domain": domain.name, "reasons": list(domain.reasons), "shared": domain.shared}
 
 
 def recorded(record: Mapping[str, Any]) -> str:
-    """Return the domain that a record names, or `UNKNOWN`; a record older than domains is in `release`."""
+    """Return the domain that a record names, or `UNKNOWN`; a record older than trust domains is in `release`."""
     plan = record.get("plan")
     trust = plan.get("trust") if isinstance(plan, Mapping) else None
     if trust is None:
@@ -86,10 +86,10 @@ def recorded(record: Mapping[str, Any]) -> str:
 
 
 def replaces(domain: str, other: str) -> bool:
-    """Return whether a build of one domain may replace a build of another. A build of `release` may not be replaced.
+    """Return whether a build of one domain may replace a build of another.
 
-    Other domains may replace each other: edited options or a moved checkout give another domain with the same build
-    id.
+    Other domains may not replace a build of `release`, but they may replace each other: edited options or a moved
+    checkout change the domain, not the build id.
     """
     return domain == RELEASE or other != RELEASE
 
@@ -109,10 +109,10 @@ def trust_domain(
 ) -> Domain:
     """Return the domain of a build.
 
-    It is `release` under four conditions: the official source of a release without patches; a base image from the
-    knowledge base; options that run no program; and only remote endpoints from the settings. Otherwise the
-    differences decide its name. The content of a checkout is not part of the name: an edited checkout keeps its
-    cache. `remote` has the remote endpoints of this machine's settings.
+    It is `release` if four conditions hold: the source is the official source of a release without patches; the base
+    image is from the knowledge base; no option can run a program; all remote endpoints are from the settings. If one
+    does not hold, the name is a hash of the differences. The content of a checkout is not part of the name: an edited
+    checkout keeps its cache. `remote` has the remote endpoints of this machine's settings.
     """
     foreign = [
         *_source(resolution),
@@ -137,7 +137,7 @@ def trust_domain(
 
 def of_bundle(images: str) -> Domain:
     """Return the domain of a bundle, from the sha256 of its images: the source of these images is unknown."""
-    return Domain(name=_named([["bundle", images]]), reasons=("the image comes out of a bundle",))
+    return Domain(name=_named([["bundle", images]]), reasons=("the image comes from a bundle",))
 
 
 def _named(identities: list[list[str]]) -> str:
@@ -146,7 +146,7 @@ def _named(identities: list[list[str]]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-_Found = Iterator[tuple[list[str], str]]  #: The part of the name, and the reason for people.
+_Found = Iterator[tuple[list[str], str]]  #: A part of the domain's name, and the reason as readable text.
 
 
 def _source(resolution: Resolution) -> _Found:
@@ -179,7 +179,7 @@ def _base(profile: Profile, resolution: Resolution) -> _Found:
     # The row's placeholders are for versions. Only registry and repository are compared.
     known = ImageRef.parse(re.sub(r"\{\w+\}", "1", resolution.image.image))
     if (base.registry, base.repository) != (known.registry, known.repository):
-        yield ["base", str(base)], f"the base image {base} is not from the repository that the knowledge names"
+        yield ["base", str(base)], f"the base image {base} is not from the repository in the knowledge base"
 
 
 def _options(profile: Profile, knowledge: KnowledgeBase) -> _Found:

@@ -1,4 +1,4 @@
-"""Options in place of a profile, or on top of one: `--gpu rtx5090 --python 3.12 --set xla=false`."""
+"""Options that replace a profile, or change a named profile: `--gpu rtx5090 --python 3.12 --set xla=false`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tfdock.resolve.profile_changes import Change
     from tfdock.resolve.starter import Starter, StarterDevices
 
-NAMED = ("tensorflow", "python", "cuda")  #: Fields with an option of their own.
+NAMED = ("tensorflow", "python", "cuda")  #: Fields that have their own option.
 #: Values that are not quoted: lists, maps, numbers, and YAML keywords.
 _YAML = re.compile(r"[\[{].*[\]}]|true|false|null|[-+]?\d+(\.\d+)?", re.DOTALL)
 
@@ -58,13 +58,13 @@ class Wish:
     ) -> Starter:
         """Return a profile for the wish, as `init` writes it; raises ProfileError and Incompatible.
 
-        Its source is the release's own; `over` sets another source. The GPUs in `local` replace the word
-        `local`; they are this machine's GPUs, and `machine` is its CPU.
+        Its source is the release's own; `over` sets another source. `local` are this machine's GPUs, which replace
+        the word `local`; `machine` is this machine's CPU.
         """
         from tfdock.resolve.starter import starter  # here: most commands name a profile
 
         if not self.gpus:
-            fix = "name a profile for it to change, or a GPU: `--gpu rtx5090`, or `--gpu cpu` for none"
+            fix = "name a profile that these options change, or a GPU: `--gpu rtx5090`, or `--gpu cpu` for none"
             raise ProfileError.of("wish-without-gpu", f"`{self.words}` does not name a GPU", fix)
         lines = {name: value for name, value in self.fields.items() if name not in {"tensorflow", *self.source}}
         devices = self.devices(knowledge, local)
@@ -80,7 +80,7 @@ class Wish:
         )
 
     def describe(self, change: Change, profile: Profile) -> str:
-        """Return a change of the profile as options: `--cuda 12.8.0 --set xla=false`; gone ones are named last."""
+        """Return a change of the profile as options: `--cuda 12.8.0 --set xla=false`; options to remove come last."""
         from tfdock.resolve.profile_changes import as_yaml  # here: only a refusal needs it
 
         gone = [name for name, value in change.items() if value is None and name in self.fields]
@@ -99,7 +99,7 @@ class Wish:
     def over(self, name: str, release: str, knowledge: KnowledgeBase, local: Sequence[str]) -> str:
         """Return a profile that extends the named profile and sets the fields of the wish; raises ProfileError.
 
-        `release` is the release of the named profile. A profile may name no other field of its source.
+        `release` is the release of the named profile. It is written too if the wish sets another field of the source.
         """
         from tfdock.resolve.starter import device_line  # here, as above
 
@@ -132,7 +132,7 @@ DEVICES = ("gpus", "accelerator", *TARGET_FIELDS)  #: Fields that `--gpu` sets.
 
 
 def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: str | None) -> Wish:
-    """Return the wish of a command's options; raises ProfileError."""
+    """Return the wish that a command's options express; raises ProfileError."""
     said = {name: value for name, value in fields.items() if value is not None}
     for name in (name for name, value in said.items() if not value.strip()):
         raise ProfileError.of("wish-malformed", f"`--{name}` is empty", "give a version, or remove the option")

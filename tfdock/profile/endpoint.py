@@ -10,11 +10,11 @@ from tfdock.types import Endpoint
 _HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])"
 _PORT = r"[1-9]\d{0,4}"
 _PATH = r"(?:/[A-Za-z0-9._~-]+)*/?"
-#: The form of a cache's address: a cache speaks HTTP or gRPC. Plain gRPC has no default port.
+#: The form of a cache's address: HTTP or gRPC. Plain gRPC has no default port.
 CACHE = rf"https?://{_HOST}(:{_PORT})?{_PATH}|grpcs://{_HOST}(:{_PORT})?/?|grpc://{_HOST}:{_PORT}/?"
 EXECUTOR = rf"grpcs://{_HOST}(:{_PORT})?/?|grpc://{_HOST}:{_PORT}/?"  #: An executor speaks gRPC only.
 
-#: Any address in settings: of a cache or executor, a registry, or a git server.
+#: The form of any address in settings: of a cache or executor, a registry, or a git server.
 SERVER = rf"{CACHE}|git://{_HOST}(:{_PORT})?{_PATH}"
 
 _PARTS = re.compile(rf"(https?|grpcs?)://({_HOST})(?::({_PORT}))?({_PATH})", re.ASCII)
@@ -49,6 +49,6 @@ def parse(text: str) -> Endpoint:
 
 
 def server(text: str) -> str:
-    """Return the scheme and the host, with its port, of an address: `https://git.example`, without a user's name."""
+    """Return an address's scheme, host and port, without a user's name: `https://git.example`."""
     scheme, _, rest = text.partition("://")
     return f"{scheme}://{rest.partition('/')[0].rpartition('@')[2].lower()}"

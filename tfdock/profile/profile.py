@@ -1,7 +1,7 @@
 """The profile: its fields and types, parsed from text. All problems are reported at once, with positions.
 
-Narrow types are the first wall against injection: nothing that reaches a Dockerfile, a shell or a command line
-can hold a control character, or be taken for an option where it is a value.
+Narrow types are the first protection against injection: a value that reaches a Dockerfile, a shell or a command line
+cannot contain a control character, and cannot be mistaken for an option.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tfdock.profile import endpoint, yaml_nodes
 from tfdock.profile.units import DURATION, MEMORY
 from tfdock.types import TARGET_FIELDS, ImageRef
 
-MAX_EXTENDS = 8  #: How many profiles may extend one another.
+MAX_EXTENDS = 8  #: The longest chain of profiles that extend one another.
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A pattern that a whole text must match, for tfdock and for editors that read the JSON Schema."""
+    """A pattern that a whole text must match. It is checked by tfdock, and by editors that read the JSON Schema."""
 
     expression: str
     example: str
@@ -84,7 +84,7 @@ def _image(text: str) -> str:
 def no_control_characters(text: str) -> str:
     """Return the text if it is one line without control characters; raises ValueError."""
     if not text.isprintable():
-        raise ValueError("holds a control character or line break")
+        raise ValueError("contains a control character or line break")
     return text
 
 
@@ -139,7 +139,7 @@ Flag = Annotated[
     AfterValidator(_not_our_own),
 ]
 Copt = Annotated[str, AfterValidator(no_control_characters), Pattern(r"-.+", "a compiler flag")]
-Sentence = Annotated[str, AfterValidator(no_control_characters), Pattern(r"\S.{4,200}", "a reason in words")]
+Sentence = Annotated[str, AfterValidator(no_control_characters), Pattern(r"\S.{4,200}", "a reason as text")]
 Memory = Annotated[str, Pattern(MEMORY, "an amount of memory (`24GiB`)")]
 Duration = Annotated[str, Pattern(DURATION, "a duration (`5h30m`)")]
 
@@ -175,7 +175,7 @@ _T = TypeVar("_T")
 _R = TypeVar("_R", bound=BaseModel)
 
 
-#: Entries of each list and map: each GPU, target and component is looked for among all that are known.
+#: The most entries of each list and map: each GPU, target and component is searched among all known ones.
 _MOST_ENTRIES = 256
 
 
@@ -189,7 +189,7 @@ ListOf = Annotated[list[_T], AfterValidator(_not_empty)]
 
 
 class Record(BaseModel):
-    """A map of a document, with these fields and no others."""
+    """A map in a document: only its fields are allowed."""
 
     # Deferred: only the whole profile is validated, its parts with it.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
@@ -198,7 +198,7 @@ class Record(BaseModel):
 class TensorFlow(Record):
     """The source to build; `release` names the release whose rules apply."""
 
-    release: VersionText = Field(description="The release whose rules the source follows", examples=["2.18.0"])
+    release: VersionText = Field(description="The release whose rules apply to the source", examples=["2.18.0"])
     git: GitUrl | None = Field(
         None,
         description="A git repository other than TensorFlow's own",
@@ -208,7 +208,7 @@ class TensorFlow(Record):
         None, description="A branch, tag or commit; the release's tag by default", examples=["v2.18.0"]
     )
     fallback: list[GitRef] = Field(
-        [], description="Refs to try when `ref` cannot be fetched, configured or analysed", examples=[["master"]]
+        [], description="Refs to try if `ref` cannot be fetched, configured or analysed", examples=[["master"]]
     )
     fallback_on: Literal["analysis", "compile"] = Field(
         "analysis",
@@ -217,7 +217,7 @@ class TensorFlow(Record):
     )
     archive: Url | None = Field(
         None,
-        description="A source archive (.tar.gz or .zip); needs `sha256`",
+        description="A source archive (.tar.gz or .zip); `sha256` is also required",
         examples=["https://example.org/tensorflow-2.18.0.tar.gz"],
     )
     sha256: Sha256 | None = Field(None, description="The archive's sha256, as `sha256sum` prints it")
@@ -235,7 +235,7 @@ class TensorFlow(Record):
 
     @property
     def may_be_edited(self) -> bool:
-        """Whether the source may have changes that a release lacks; a tag of TensorFlow's repository has none."""
+        """Whether the source may have changes that no release has; a tag of TensorFlow's repository has none."""
         upstream = not (self.git or self.archive or self.path or self.patches)
         return self.is_own and not (upstream and re.match(r"v\d", self.ref or ""))
 
@@ -315,7 +315,7 @@ _OLD_SPELLINGS = {
 
 
 class Resources(Record):
-    """Limits; `auto` sizes from the machine or its cgroup."""
+    """Limits of a build; `auto` computes them from the machine or the cgroup."""
 
     jobs: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = Field(
         "auto", description="Compile jobs at once", examples=[8]
@@ -339,7 +339,7 @@ class PerFile(Record):
     files: Annotated[
         str, AfterValidator(no_control_characters), Pattern(r"[^@]+", "a list of labels without `@` (`//x.*`)")
     ] = Field(
-        description="Labels or paths as `--per_file_copt` takes them: `+third_party/.*,-//x.*`",
+        description="Labels or paths in the form of `--per_file_copt`: `+third_party/.*,-//x.*`",
         examples=["+third_party/.*,-//x.*"],
     )
     copts: list[Copt] = Field(description="Compiler options for these files", examples=[["-g"]])
@@ -354,7 +354,7 @@ class Debug(Record):
 
 
 class OwnBase(Record):
-    """A base image of the user. With `provides` it has all build tools, and nothing is installed in it."""
+    """The user's own base image. With `provides`, it must have all build tools, and tfdock installs nothing in it."""
 
     image: ImageText = Field(description="The image", examples=["registry.example/tensorflow-tools:1"])
     provides: dict[Word, VersionText] | None = Field(
@@ -391,7 +391,7 @@ class WheelNaming(Record):
         Annotated[str, Pattern(r"manylinux_2_[1-9]\d?", "a platform tag without a machine (`manylinux_2_28`)")] | None
     ) = Field(
         None,
-        description="Platform tag instead of `linux`, for a wheel whose libraries fit it",
+        description="Platform tag instead of `linux`, for a wheel whose libraries fit this tag",
         examples=["manylinux_2_28"],
     )
 
@@ -399,7 +399,7 @@ class WheelNaming(Record):
 def _no_login(text: str) -> str:
     if endpoint.has_login(text):
         raise wrong(
-            "an address with a user or a password in it",
+            "the address contains a user or a password",
             "remove the part before the `@`; credentials come from TFDOCK_REMOTE_HEADER or a helper",
         )
     return text
@@ -456,10 +456,10 @@ class Profile(Record):
 
     schema_: Literal[1] = Field(alias="schema", description="Version of this format")
     extends: Path_ | None = Field(
-        None, description="A profile to start from: maps merge, lists replace", examples=["base.yaml"]
+        None, description="A profile to extend: maps are merged, lists are replaced", examples=["base.yaml"]
     )
     tensorflow: VersionText | TensorFlow = Field(
-        description="A release, or a source and the release it follows", examples=["2.18.0"]
+        description="A release, or a source and the release whose rules apply to it", examples=["2.18.0"]
     )
     python: PythonText | None = Field(
         None, description="Python of the wheel; by default the newest that the release supports", examples=["3.11"]
@@ -469,7 +469,7 @@ class Profile(Record):
     )
     gpus: ListOf[GpuName] | Literal["local"] | None = Field(
         None,
-        description="GPU names, or `local` for this machine's GPUs; beside targets: GPUs that these must serve",
+        description="GPU names, or `local` for this machine's GPUs; with targets: GPUs that the targets must serve",
         examples=[["rtx3080"]],
     )
     compute_capabilities: ListOf[Target] | None = Field(
@@ -489,7 +489,7 @@ class Profile(Record):
     components: dict[Word, VersionText] = Field(
         {},
         max_length=32,
-        description="Versions of an accelerator's components that have no field of their own, by name",
+        description="Versions, by name, of an accelerator's components that have no own field",
         examples=[{"toolkit": "1.2.3"}],
     )
     compiler: Word | None = Field(
@@ -522,18 +522,18 @@ class Profile(Record):
     allow_untested: bool = Field(False, description="Build combinations without a known test")
     allow_failing: Sentence | None = Field(
         None,
-        description="Build a combination that is known to fail; the value says why it works here",
+        description="Build a combination that is known to fail; the value says why it should work here",
         examples=["the base image has a patched CUB"],
     )
     edits: Literal["none", "all"] | None = Field(
         None,
-        description="Where known faults of the source are fixed: in releases, also in your own source (`all`), or "
+        description="Where tfdock fixes known faults of the source: in releases, also in your own source (`all`), or "
         "nowhere (`none`)",
     )
 
     @property
     def mends_source(self) -> bool:
-        """Whether known faults of the source are fixed."""
+        """Whether tfdock fixes known faults of the source."""
         # Another source may already contain the fixes.
         return self.edits == "all" or (self.edits is None and not self.source.is_own)
 
@@ -544,7 +544,7 @@ class Profile(Record):
 
     @property
     def provides(self) -> Mapping[str, str] | None:
-        """Tool -> version of a complete base image; None if tfdock installs missing tools."""
+        """Tool -> version, for a base image with all tools; None if tfdock installs missing tools."""
         tools = self.base.provides if isinstance(self.base, OwnBase) else None
         # For Python, only the first two numbers of the version count.
         return tools and {name: v if name != "python" else ".".join(v.split(".")[:2]) for name, v in tools.items()}
@@ -595,7 +595,7 @@ _DEVICE_FIELDS = ("gpus", *TARGET_FIELDS)
 def json_schema(names: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
     """Return the profile's JSON Schema, for editors.
 
-    Editors suggest the `names` of a field, and accept other names.
+    Editors suggest the `names` of a field, but accept other names too.
     """
     schema = Profile.model_json_schema()
     for field, known in (names or {}).items():
@@ -616,17 +616,17 @@ def json_schema(names: Mapping[str, Sequence[str]] | None = None) -> dict[str, A
 
 
 def read(text: str, file: str, others: Mapping[str, str] | None = None) -> tuple[Profile, yaml_nodes.Node]:
-    """Read a profile; `others` holds the texts of the profiles it extends, by their name as written.
+    """Read a profile. `others` maps the name of each extended profile, as written, to its text.
 
-    Returns the profile and the merged document, whose nodes know the line of each value. Raises ProfileError with
-    all problems at once.
+    Returns the profile and the merged document, whose nodes have the line of each value. Raises ProfileError with all
+    problems at once.
     """
     document = merged(text, file, others or {})
     return checked(Profile, document, file), document
 
 
 def checked(model: type[_R], document: yaml_nodes.Node, file: str) -> _R:
-    """Return a document as a value of that type; raises ProfileError with all problems, each at its node."""
+    """Return a document as a value of that type. Raises ProfileError with all problems, each with its position."""
     if issubclass(model, Profile):
         _check_lengths(document, file)
     # Find these before pydantic does: pydantic would only say that a string is expected, not how to write it.
@@ -650,7 +650,7 @@ def checked(model: type[_R], document: yaml_nodes.Node, file: str) -> _R:
 
 
 def extended_by(text: str, file: str) -> yaml_nodes.Node | None:
-    """Return the node of a profile's `extends:`, which names a file, or None."""
+    """Return the node of a profile's `extends:`, which names a file; None without `extends:`."""
     node = yaml_nodes.parse(text, file).entries.get("extends")
     return node if node and node.kind == "text" else None
 
@@ -691,7 +691,7 @@ def extends_too_far(parent: yaml_nodes.Node, file: str, *, circle: bool = False)
 
 
 def overlaid(base: yaml_nodes.Node, node: yaml_nodes.Node) -> yaml_nodes.Node:
-    """Return `node` laid over `base`: maps merge, other values replace. GPUs or targets replace both of `base`."""
+    """Return `base` changed by `node`: maps merge, other values replace. GPUs or targets replace both in `base`."""
     entries = dict(base.entries)
     # Targets and GPUs belong together ("compile these, serve those"). A child with one of them replaces both.
     if any(name in node.entries for name in _DEVICE_FIELDS):
@@ -726,7 +726,7 @@ def _check_lengths(document: yaml_nodes.Node, file: str) -> None:
 
 
 def unquoted_fields(text: str) -> list[str]:
-    """Return the fields of a profile's text whose value is a number where text is wanted, such as `python: 3.10`."""
+    """Return the fields of a profile's text that have a number but need text, such as `python: 3.10`."""
     found = _unquoted_texts(Profile, yaml_nodes.parse(text, ""), "")
     return [problem.field or "" for problem in found]
 
@@ -838,7 +838,7 @@ def _problem(model: type[BaseModel], item: Any, document: yaml_nodes.Node, file:
         fix = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
         if inner:
             home = inner[0].strip("`")
-            fix = f"it is part of {joined(inner)}: `{home}: {{{path[-1]}: …}}`, or `--set {home}.{path[-1]}=…`"
+            fix = f"it belongs in {joined(inner)}: `{home}: {{{path[-1]}: …}}`, or `--set {home}.{path[-1]}=…`"
     elif kind == "missing":
         examples = {"schema": "schema: 1", "tensorflow": 'tensorflow: "2.18.0"', "release": 'release: "2.18.0"'}
         code, message = "profile-missing-key", f"`{name}` is missing"
@@ -880,7 +880,7 @@ _MESSAGES = {
     "dict_type": "should be a map of `name: value` lines",
     "model_type": "should be a map of `name: value` lines",
     "bool_type": "should be `true` or `false`",
-    "too_long": "has too many entries: 32 at most",
+    "too_long": "has too many entries: at most 32 are allowed",
     "int_type": "should be a whole number",
 }
 

@@ -1,7 +1,7 @@
-"""Write a change into the text of a profile: only values of fields change; comments and layout stay. Pure.
+"""Write a change into the text of a profile. Only values of fields change; comments and layout do not. Pure.
 
-PyYAML gives the place of each value. For PyYAML, a block ends after the comments that follow it. So the end of a
-block is taken from its last value.
+PyYAML gives the place of each value. For PyYAML, a block includes the comments after it. So the end of a block is
+taken from the block's last value.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tfdock.profile.yaml_nodes import LOADER
 def edited(text: str, change: Mapping[str, str | None], whole: Mapping[str, str | None]) -> str:
     """Return the text with fields set to values in YAML; a field whose new value is None is removed.
 
-    `whole` has the complete new value of each map that the change sets in part. The caller must read the text again:
-    for an unusual layout, such as all fields on one line, the text may be damaged or empty.
+    If the change sets only a part of a map, `whole` has the complete new value of this map. The caller must parse the
+    returned text again: for an unusual layout, such as all fields on one line, it may be damaged or empty.
     """
     begin = text[: text.startswith("\ufeff")]  # libyaml does not count a byte order mark in its positions
     text = text[len(begin) :]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MEMORY = r"\d{1,15}(\.\d{1,6})? ?[KMGT]i?B?"
-DURATION = r"(?=\d)(?=.*[1-9])(\d{1,6}h)?(\d{1,6}m)?(\d{1,6}s)?"  #: Zero is invalid: no work fits into it.
+DURATION = r"(?=\d)(?=.*[1-9])(\d{1,6}h)?(\d{1,6}m)?(\d{1,6}s)?"  #: Zero is invalid: a build needs memory and time.
 AGE = r"\d{1,6}[mhdw]"
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

@@ -1,8 +1,8 @@
 """Parse YAML into nodes that keep their raw text and position.
 
-Numbers, dates and booleans keep their raw text: `python: 3.10` is the number 3.1 to YAML, and only the raw text
-lets the error message print the fix. Everything that PyYAML accepts silently but is usually a mistake (equal keys,
-aliases, tags, several documents, endless nesting) is refused here, each with its own code.
+Numbers, dates and booleans keep their raw text: YAML reads `python: 3.10` as the number 3.1, and the error message
+needs the raw text to print the fix. PyYAML silently accepts some things that are usually mistakes (equal keys,
+aliases, tags, several documents, endless nesting). This module refuses them, each with its own code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
 MAX_NODES = 50_000
 _MOST_DIGITS = 100
-_TOO_DEEP = ("yaml-too-deep", f"nested deeper than {MAX_DEPTH} levels", "a profile needs at most four levels")
+_TOO_DEEP = ("yaml-too-deep", f"nested deeper than {MAX_DEPTH} levels", "a profile never needs more than four levels")
 
 # libyaml is several times as fast as pure Python. Some packages of PyYAML lack libyaml.
 LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -44,8 +44,8 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 class Node(NamedTuple):
     """One value of a document and its place; `line` and `column` count from 1.
 
-    `kind` is `map`, `list`, or for scalars `text`, `number`, `boolean`, `null`, `date`; `raw` is a scalar's text
-    as written, without quotes. `keys` holds the place of each key of a map.
+    `kind` is `map` or `list`; for a scalar, it is `text`, `number`, `boolean`, `null` or `date`. `raw` is a scalar's
+    text as written, without quotes. `keys` has the place of each key of a map.
     """
 
     kind: str
@@ -74,7 +74,7 @@ class Node(NamedTuple):
         return self.raw
 
     def problem(self, file: str, code: str, message: str, fix: Fix, **more: Any) -> Problem:
-        """Return a problem with this place; `file` is the file of a node that names none.
+        """Return a problem with this node's place. `file` is used if the node names no file.
 
         `more` are further fields of the problem, such as `field`, `why` and `severity`.
         """
@@ -83,12 +83,12 @@ class Node(NamedTuple):
         )
 
     def at_field(self, field: str) -> Node:
-        """Return the node of a field as problems name it: `gpus[0]`, `bazel.version`."""
+        """Return the node of a field that is named as in problems: `gpus[0]`, `bazel.version`."""
         words = re.findall(r"[^.\[\]]+", field)
         return self.at(tuple(int(word) if word.isdigit() else word for word in words))
 
     def at(self, path: tuple[str | int, ...]) -> Node:
-        """Return the deepest existing node along a path (the map itself if a key is missing)."""
+        """Return the deepest existing node on a path: if a key is missing, the map that lacks the key."""
         node = self
         for part in path:
             child = node.entries.get(part) if isinstance(part, str) else None
@@ -111,7 +111,7 @@ def _number(raw: str) -> int | float | str:
 
 
 def shown(text: str) -> str:
-    """Return a user's text for a message: on one line, without control characters, and cut if it is long."""
+    """Return a user's text for a message: on one line, without control characters, shortened if it is long."""
     # The text may be a stranger's: an escape sequence in a message would control the terminal.
     text = text if text.isprintable() else repr(text)[1:-1]
     return text if len(text) <= 80 else f"{text[:79]}…"
@@ -139,7 +139,7 @@ def parse(text: str, file: str) -> Node:
         # PyYAML leaves one or the other out.
         mark = error.problem_mark or error.context_mark
         message = f"not valid YAML: {error.problem or error.context}"
-        fix = "correct the line; strings with `:` or `#` in them need quotes"
+        fix = "correct the line; text that contains `:` or `#` needs quotes"
         if mark and _begins_with_tab(text, mark.line):
             message, fix = "YAML needs spaces, but this line has a tab", "indent with spaces only"
         line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
@@ -191,8 +191,8 @@ class _Reader:
                     self._refuse(
                         event,
                         "yaml-several-documents",
-                        "the file holds several YAML documents (`---`)",
-                        "keep one document per file",
+                        "the file contains several YAML documents (`---`)",
+                        "keep only one document in the file",
                     )
             elif isinstance(event, yaml.NodeEvent):
                 root = self._node(event, events, 0)
@@ -226,7 +226,7 @@ class _Reader:
                 event,
                 "yaml-alias",
                 "anchors (`&`) and aliases (`*`) are not supported",
-                "write the value in full, or put shared fields into a file named by `extends:`",
+                "write out the value, or put shared fields into a file that `extends:` names",
             )
         if isinstance(event, yaml.SequenceStartEvent):
             self._check_tag(event, "tag:yaml.org,2002:seq")
@@ -253,7 +253,7 @@ class _Reader:
                 self._refuse(event, "yaml-key", "a key must be plain text", "write a name before the `:`")
             if key.raw in entries:
                 message = f"`{shown(key.raw)}` is written twice, first in line {keys[key.raw][0]}"
-                fix = "keep one of them: YAML would silently use the last"
+                fix = "keep only one of these lines: YAML would silently use the last one"
                 problem = key.problem(self._file, "yaml-duplicate-key", message, fix, field=key.raw)
                 self._duplicates.append(problem)
                 continue

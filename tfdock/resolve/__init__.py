@@ -1,6 +1,6 @@
-"""Resolution: profile x knowledge -> the value of every choice of a build, with its source and reason.
+"""Resolution: decide every value of a build from a profile and the knowledge, each with its source and reason.
 
-In: a `Profile` and a `KnowledgeBase`. Out: a `Resolution`, or problems with tested suggestions. `rules` has
+In: a `Profile` and a `KnowledgeBase`. Out: a `Resolution`, or problems with tested suggestions. `rules` describes
 each impossible combination once.
 
 Pure. Imports: `profile`, `knowledge`, `gpu`.

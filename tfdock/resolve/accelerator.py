@@ -27,7 +27,7 @@ from tfdock.types import TARGET_FIELDS, Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenDevices:
-    """The devices of a build: targets, components and GPU compiler."""
+    """The choices for the devices of a build: targets, components and GPU compiler."""
 
     accelerator: Accelerator
     components: Mapping[str, str]
@@ -40,7 +40,7 @@ class ChosenDevices:
 
 
 def accelerator_of(question: Question) -> Accelerator | None:
-    """Return the accelerator that the profile names or implies; None if it was refused."""
+    """Return the accelerator that the profile names or implies; None if the accelerator was refused."""
     profile, known, notes = question.profile, question.knowledge.accelerators, question.notes
     asked, before = profile.accelerator, len(notes.problems)
     if asked is not None and asked not in known:
@@ -152,7 +152,7 @@ def _asked_targets(question: Question) -> Iterator[tuple[str, str, str]]:
 
 
 def asked_gpus(question: Question) -> list[tuple[str, str, Gpu | None]]:
-    """Return (path, name, row) of each GPU of the profile, this machine's included; no row for an unknown GPU."""
+    """Return (path, name, row) of each GPU of the profile, including this machine's; an unknown GPU has no row."""
     knowledge, gpus = question.knowledge, question.profile.gpus
     places = [("gpus", gpus)] if gpus == "local" else [(f"gpus[{n}]", name) for n, name in enumerate(gpus or ())]
     rows: list[tuple[str, str, Gpu | None]] = []
@@ -229,7 +229,7 @@ def _refuse_unused(question: Question, accelerator: Accelerator, asked: Mapping[
                 "component-unused",
                 component_fields(question)[name],
                 f"a {accelerator.accelerator} build uses no version of `{name}`",
-                why=f"it uses versions of {takes}; TensorFlow brings its own versions of everything else",
+                why=f"it uses versions of {takes}; TensorFlow contains its own versions of everything else",
             )
     if question.profile.compiler and not accelerator.compilers:
         question.notes.refuse(
@@ -261,15 +261,13 @@ def _refuse_other_machines(
         base = "" if any(row.machine == machine for row in knowledge.images) else ", with your own base image"
         # A user who writes the CUDA version in this field rarely has such a GPU.
         mistaken = gpu.target in asked_components(question).values()
-        why = (
-            f"{gpu.target} is also a version in another field; this field is for the GPU's capability (`tfdock gpus`)"
-        )
+        why = f"{gpu.target} is also a version in another field; this field is for a GPU's target (`tfdock gpus`)"
         question.notes.find(
             RuleFinding(
                 code="gpu-other-machine",
                 path=path,
                 message=f"{name} is sold with a {machine} CPU, but this build is for {here}",
-                why=why if mistaken else "wheels are built for the kind of machine that builds them",
+                why=why if mistaken else "a wheel is built for the CPU architecture of the machine that builds it",
                 fix=(f"build it on {machine}{base}", f"name a GPU of {here} machines"),
                 weight="error" if certain else "warning",
             )
@@ -293,7 +291,7 @@ def _official_targets(question: Question, combination: Combination) -> list[Requ
             "targets-missing",
             "accelerator",
             f"the GPUs of the official TensorFlow {combination.release.release} are not known",
-            why=f"neither `gpus` nor `{combination.accelerator.target_field}` names them either",
+            why=f"and neither `gpus` nor `{combination.accelerator.target_field}` names any",
         )
     path = (
         combination.place(combination.accelerator.toolkit or "")
@@ -318,7 +316,7 @@ def _supported_official_targets(question: Question, combination: Combination) ->
         wanted for wanted in combination.targets if not _has_finding(replace(combination, targets=[wanted]), rules)
     ] or combination.targets
     reason = "the official wheel's list" + (
-        "" if len(able) == len(combination.targets) else ", without targets that this build cannot have"
+        "" if len(able) == len(combination.targets) else ", without targets that this build cannot compile"
     )
     row = f"releases.yaml {combination.release.release}"
     question.notes.choose("targets", ", ".join(wanted.target for wanted in able), row, reason)
@@ -431,7 +429,7 @@ def _beside_toolkit(combination: Combination, name: str) -> Iterator[dict[str, s
 
 
 def full_version(combination: Combination, name: str, asked: str) -> str:
-    """Return the full version for `12.2`: the toolkit's row has its patch releases; closed lists are exact."""
+    """Return the full version for `12.2`, from the patch releases in the toolkit's row; closed lists are exact."""
     support = combination.release.components.get(name, Support())
     if support.closed or name != combination.accelerator.toolkit or len(Version(asked).parts) > 2:
         return asked
@@ -458,7 +456,7 @@ def _choose_component(question: Question, combination: Combination, name: str | 
             "component-missing",
             combination.place(name),
             f"no {combination.title(name)} version is known to be tested with TensorFlow {release.release}",
-            why=f"the release takes {', '.join(support.accepted)}" if support.accepted else "",
+            why=f"the release accepts {', '.join(support.accepted)}" if support.accepted else "",
             fix=f"say which: `{combination.place(name)}: …`",
         )
     # Compare with the full version, because `tested` may be a minor version.
@@ -470,7 +468,7 @@ def _choose_component(question: Question, combination: Combination, name: str | 
         )
         # The reason for another version is the support that the tested version lacks.
         why = next((finding.message for rule in (*DEVICE_RULES, *LIBRARY_RULES) for finding in rule(tested)), "")
-        reason = f"the nearest to the tested {support.tested}: {why}"
+        reason = f"the nearest to the tested version {support.tested}: {why}"
         notes.choose(name, value, f"releases.yaml {release.release}", reason)
 
 

@@ -1,4 +1,4 @@
-"""From GPUs and a release: how the official wheel runs on them, and the smallest build that runs better.
+"""Advice for GPUs and a release: how the official wheel runs on the GPUs, and the smallest build that runs better.
 
 Everything is computed from knowledge rows. A profile is offered only after it has been resolved and accepted. The
 profile names the requested release, or else the nearest release that accepts the profile.
@@ -40,7 +40,7 @@ from tfdock.resolve.starter import StarterDevices, starter
 from tfdock.types import Capability, Version, same_minor
 
 OFFICIAL_PROJECT = "tensorflow"  #: The project of official wheels for most releases and accelerators.
-_OTHER_SYSTEMS = "other systems have wheels too: `tfdock advise arm`, `macos` and `windows` name them"
+_OTHER_SYSTEMS = "other systems have wheels too: see `tfdock advise arm`, `macos` and `windows`"
 _FILE = "advice.yaml"
 # Comments, with `# ` in front, must fit a terminal of 80 columns.
 _COMMENT_COLUMNS = 78
@@ -57,14 +57,14 @@ class AdvisedWheel:
     targets: tuple[str, ...]  #: The targets of its GPU code; empty if no code for such GPUs is known.
     requirement: str  #: The arguments for pip.
     installs: tuple[str, ...]  #: The Pythons for which this command installs a working TensorFlow.
-    system: str = ""  #: Where it runs: the system and what the CPU must have; empty for another project's wheel.
+    system: str = ""  #: Where the wheel runs: system and CPU features; empty for another project's wheel.
     needs: tuple[str, ...] = ()  #: Requirements that pip does not install, such as `CUDA 11.2`.
-    pins: tuple[str, ...] = ()  #: Extra requirements for pip, if the newest version of a library has dropped a GPU.
+    pins: tuple[str, ...] = ()  #: Extra pip requirements, if a library's newest version no longer supports a GPU.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorWheel:
-    """A wheel by a GPU's vendor. Its targets are not known."""
+    """A wheel that a GPU's vendor publishes. Its targets are not known."""
 
     vendor: str  #: The vendor.
     project: str  #: The project's name.
@@ -102,18 +102,18 @@ class AcceptedProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """The whole answer. `asked` is the requested release, `native` the newest official wheel that runs on all the
-    GPUs without JIT, `instead` an official wheel that makes a build of another release unnecessary. `notes` say what
-    else to know of the wheel.
+    """The whole answer. `asked` is the requested release, `native` the newest official wheel that runs on all GPUs
+    without JIT, `instead` an official wheel that makes a build of the offer unnecessary. `notes` are further facts
+    about the wheel.
 
-    `offer` is the profile to build; if no release takes the GPUs, an untested profile of the requested release.
-    `untested` is this profile beside an offer of another release, `refused` why the requested release does not fit.
-    `elsewhere` is the kind of machine that a GPU is part of, if official wheels are for another; `buildable`: it
-    has base images. `mixed`: the GPUs have several accelerators; `apart` says why no wheel serves all GPUs, a line
-    for each. `reported` are reports about GPUs on which the wheel does not start at once, such as the vendor's own
-    wheels. `overrides` are settings with which users run code of another target. `vendors` is the vendor's own wheel,
-    to be tried before one is built. `plan` is the offer's list, `alternative` a longer list with code for each GPU
-    alone; `figures` are the figures behind sizes and times, and figures to compare with.
+    `offer` is the profile to build; if no release accepts the GPUs, an untested profile of the requested release.
+    `untested` is this untested profile if the offer is of another release; `refused` says why the requested release
+    does not fit. `elsewhere` is the kind of machine that a GPU is part of, if no official wheels are for it;
+    `buildable`: there are base images for it. `mixed`: the GPUs have several accelerators; `apart` says in lines why
+    no wheel serves all GPUs. `reported` are reports about GPUs on which the wheel does not start at once. `overrides`
+    are settings with which users run code for another target. `vendors` is the vendor's own wheel: try it before a
+    build. `plan` are the offer's targets, `alternative` a longer list with code for exactly each GPU. `figures` are
+    measured numbers: the basis of sizes and times, and numbers to compare with.
     """
 
     asked: str | None
@@ -208,10 +208,10 @@ def advise_without_gpu(
     machine: str,
     device: OtherDevice | None = None,
 ) -> Advice:
-    """Return advice for a machine without GPU, whose CPU is `machine`: the official wheel, and a profile for a build.
+    """Return advice for a machine without GPU: the official wheel, and a profile to build. `machine` is its CPU.
 
-    For another `device` only wheels are known. Raises ProfileError for an unknown release, or if there is no wheel;
-    Incompatible if a build is needed and refused.
+    For a `device`, only wheels are known. Raises ProfileError for an unknown release, or if the device has no wheel;
+    raises Incompatible if the profile is refused.
     """
     rows = [row for row in knowledge.releases.values() if device is None or spans(device.official or "", row.release)]
     taking = {row.release: row for row in rows if python is None or python in row.pythons}
@@ -247,7 +247,7 @@ def advise_without_gpu(
     )
 
 
-#: Fields of a profile that change the contents of the wheel, beside release, Python and GPUs.
+#: Fields of a profile that change the wheel's contents, in addition to release, Python and GPUs.
 _ALTERS = ("xla", "cloud", "optimize", "debug", "bazel", "wheel", "base", "compiler", "host_compiler", "edits")
 
 
@@ -268,7 +268,7 @@ def pip_install(wheel: AdvisedWheel) -> str:
 def same_official(knowledge: KnowledgeBase, profile: Profile, resolution: Resolution) -> SameOfficial | None:
     """Return the official wheel of a build's release and Python, if it runs on all GPUs of the profile without JIT.
 
-    Also None if the profile requests something that the official wheel lacks.
+    Return None also if the profile requests something that the official wheel lacks.
     """
     release, accelerator = resolution.release, resolution.accelerator
     if profile.source.is_own or any(is_set(profile, name) for name in _ALTERS):
@@ -322,11 +322,11 @@ def _unknown_gpu_problem(knowledge: KnowledgeBase, name: str) -> Problem:
 def cover(
     knowledge: KnowledgeBase, gpus: Sequence[Gpu], *, ptx: bool = False, able: Collection[str] | None = None
 ) -> tuple[str, ...]:
-    """Return the fewest targets that serve all GPUs natively; empty if `able` (numbers, `86`) lacks one.
+    """Return the fewest targets that serve all GPUs natively; empty if `able` (numbers like `86`) cannot do so.
 
     SASS serves its own major version upwards. The minimum is one target for each major version: the target of its
-    lowest GPU. Embedded GPUs run their own code alone. If `able` lacks a number, the next lower number of the major
-    version serves.
+    lowest GPU. Embedded GPUs run only their own code. If `able` lacks that number, the next lower number of the major
+    version is used.
     """
     accelerator = knowledge.accelerators[gpus[0].accelerator]
     if not accelerator.capabilities:
@@ -374,28 +374,26 @@ class _Wanted:
 
     @property
     def elsewhere(self) -> str:
-        """The kind of machine that a GPU is part of, if there are no official wheels for it; else empty."""
+        """The kind of machine that a GPU is part of, if no official wheels are for such machines; else empty."""
         machines = (self.machine(gpu) for gpu in self.gpus)
         return next((machine for machine in machines if machine != OFFICIAL_MACHINE), "")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that a profile can use; other GPUs have only a known target."""
+        """The names that a profile can use; of other GPUs, only the target is known."""
         return tuple(gpu.gpu for gpu in self.gpus if gpu.gpu in self.knowledge.gpus)
 
     def machine(self, gpu: Gpu) -> str:
         return machine_of(self.knowledge, gpu) or OFFICIAL_MACHINE
 
     def reasons_apart(self) -> tuple[str, ...]:
-        """Return why no wheel serves all GPUs, a line each: their compilers, or the machines that hold them."""
+        """Return lines that say why no wheel serves all GPUs: their compilers or their machines differ."""
         if len({self.machine(gpu) for gpu in self.gpus}) > 1:
-            return tuple(
-                f"{gpu.gpu} needs a wheel for machines with a CPU of {self.machine(gpu)}" for gpu in self.gpus
-            )
+            return tuple(f"{gpu.gpu} needs a wheel for {self.machine(gpu)} machines" for gpu in self.gpus)
         return apart(self.knowledge, self.accelerator, [(gpu.gpu, gpu.target) for gpu in self.gpus])
 
     def reported(self, gpus: Iterable[Compatibility]) -> tuple[str, ...]:
-        """Return reports about the GPUs on which a wheel does not start at once, such as the vendor's wheels."""
+        """Return reports about the GPUs on which the wheel does not start at once."""
         slow = [one.gpu for one in gpus if not one.starts_at_once]
         lines = (line for gpu in slow for line in reports(self.knowledge, gpu.accelerator, gpu.target))
         return tuple(dict.fromkeys(lines))
@@ -403,7 +401,7 @@ class _Wanted:
     # --- the official wheel ---------------------------------------------------------------------------------------
 
     def official_wheel(self, release: Release, version: str, gpus: Sequence[Compatibility]) -> AdvisedWheel:
-        """Return a release's official wheel for such GPUs; for several accelerators, for the first one."""
+        """Return a release's official wheel for these GPUs; of several accelerators, for the first."""
         accelerator = self.accelerator
         project = release.official_project.get(accelerator.accelerator, OFFICIAL_PROJECT)
         rows = tuple(companions(self.knowledge, release, accelerator))
@@ -444,7 +442,7 @@ class _Wanted:
         )
 
     def system(self, release: Release, version: str) -> str:
-        """Return where the wheel of the project `tensorflow` runs, with its GPU code."""
+        """Return where the wheel of the project `tensorflow` runs with its GPU code: system, glibc, CPU."""
         rows = self.knowledge.cpu_features.values()
         official = (row for row in rows if row.machine == OFFICIAL_MACHINE and row.is_in_official(release, version))
         features = [row.feature.upper() for row in official]
@@ -471,7 +469,7 @@ class _Wanted:
         return next((wheel for wheel in map(self.native_of, order) if wheel), None)
 
     def vendor_wheel(self, release: Release) -> VendorWheel | None:
-        """Return the vendor's own wheel of a release if TensorFlow publishes none and the release uses such GPUs."""
+        """Return the vendor's wheel of a release that uses such GPUs, if TensorFlow publishes no wheel for them."""
         accelerator = self.accelerator
         project = release.official_project.get(accelerator.accelerator)
         if not project or release.official_targets.get(accelerator.accelerator) or self.mixed:
@@ -495,7 +493,7 @@ class _Wanted:
     def offer(self, release: Release, version: str) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
         """Return the profile for the requested release, or for the nearest that accepts it.
 
-        The problems say why the requested release does not.
+        The problems say why the requested release is refused.
         """
         offer, refused = self.try_release(release, version, suggest=True)
         if offer or self.elsewhere or self.mixed:
@@ -522,7 +520,7 @@ class _Wanted:
     def try_release(
         self, release: Release, version: str, *, allow_untested: bool = False, suggest: bool = False
     ) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
-        """Return a profile that is accepted, or the problems of the first attempt; `suggest` adds suggestions."""
+        """Return an accepted profile, or the problems of the first attempt, with suggestions if `suggest` is set."""
         if len(self.names) < len(self.gpus) and self.mixed:
             return None, ()  # one profile cannot list targets of several accelerators
         draft = _Draft(version=version, python=self.python, gpus=self.names, untested=allow_untested)
@@ -594,18 +592,18 @@ class _Wanted:
     # --- sizes ----------------------------------------------------------------------------------------------------
 
     def estimate(self, name: str, release: Release) -> Estimate | None:
-        """Return the row of a figure for such wheels of a release; None without one."""
+        """Return the row of a measured number for such wheels of a release; None without a row."""
         family = self.accelerator.accelerator
         rows = (row for row in self.knowledge.estimates if (row.estimate, row.accelerator) == (name, family))
         return next((row for row in rows if applies(release, row.releases)), None)
 
     def figures(self, release: Release) -> Iterable[Estimate]:
-        """Return the figures for sizes and times, and the figures to compare with."""
+        """Return the measured numbers for sizes and times, and the numbers to compare with."""
         rows = (self.estimate(name, release) for name in (*_SIZES, *_TO_COMPARE))
         return (row for row in rows if row)
 
     def size(self, release: Release, targets: Sequence[str]) -> SizePlan:
-        """Return size and compile time of a list, entry by entry."""
+        """Return the size and compile time of a list of targets, target by target."""
         base, sass, ptx, time = (self.estimate(name, release) for name in _SIZES)
         serving = {gpu.gpu: judge(self.knowledge, self.accelerator, gpu.target, targets).by for gpu in self.gpus}
         entries = []
@@ -627,7 +625,7 @@ class _Wanted:
         )
 
     def size_with_code_for_each(self, offer: AcceptedProfile) -> SizePlan | None:
-        """Return the size of a list with code for each single GPU, if the release takes it and it is longer."""
+        """Return the size of a longer list, with code for exactly each GPU, if the release accepts this list."""
         draft = _Draft(version=str(offer.resolution.version), python=None, gpus=self.names)
         if len(self.names) < len(self.gpus):
             exact = self._exact_targets(offer.release)
@@ -647,7 +645,7 @@ _TO_COMPARE = ("kernel-file-per-sass",)
 def _nothing_published(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> str:
     name = accelerator.accelerator
     title = accelerator.titles.get(accelerator.toolkit or "", name)
-    own = f"TensorFlow's own wheel of {release.release} has no {title} code"
+    own = f"TensorFlow's own wheel of {release.release} has no code for {title}"
     published = {
         row.release: row.official_project[name] for row in knowledge.releases.values() if name in row.official_project
     }

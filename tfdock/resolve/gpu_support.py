@@ -1,6 +1,6 @@
-"""The facts about a GPU from several knowledge rows: its compilers, releases and drivers.
+"""Combine the facts about a GPU from several knowledge rows: its compilers, releases and drivers.
 
-All facts are computed from the rows each time, so a new row of a toolkit or release counts at once.
+All facts are computed from the rows each time, so a new row of a toolkit or release has an effect at once.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class ReleaseFor:
     """A release that can compile for a GPU."""
 
     release: str  #: The minor release.
-    toolkits: tuple[str, ...]  #: Versions of the toolkit that the release takes and that compile for the GPU.
+    toolkits: tuple[str, ...]  #: Versions of the toolkit that the release accepts and that compile for the GPU.
     tested: bool  #: Whether these versions include the toolkit that the release was tested with.
-    official: bool  #: Whether its official wheel has code for exactly this target.
+    official: bool  #: Whether the release's official wheel has code for exactly this target.
     wheel_runs: Runs  #: How the release's official wheel runs on the GPU.
-    wheel_by: str  #: The code of the official wheel that runs; empty if no code runs.
+    wheel_by: str  #: The code in the official wheel that the GPU runs; empty if no code runs.
     xla: bool  #: Whether XLA uses the GPU.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetFacts:
-    """A target of GPUs, its compilers, and the facts that follow."""
+    """A target of GPUs, its compilers, and facts that follow from them."""
 
     accelerator: str  #: Such as `cuda`.
     toolkit: str  #: The toolkit that compiles for the target, such as `cuda`.
@@ -67,11 +67,11 @@ class TargetFacts:
     architecture: str | None  #: The generation.
     embedded: bool  #: Whether the GPU is part of an embedded system.
     toolkits: tuple[str, ...]  #: Minor versions of the toolkit that compile for the target.
-    last_toolkit: bool  #: Whether these include the newest known version.
+    last_toolkit: bool  #: Whether `toolkits` include the newest known version.
     releases: tuple[ReleaseFor, ...]  #: Releases that can compile for the target.
     driver: str | None  #: The oldest driver for the GPU; null if unknown.
-    driver_max: str | None  #: The newest driver for the GPU; null if no driver has dropped the GPU.
-    toolkit_driver: str | None  #: The oldest driver that runs the code of its first toolkit.
+    driver_max: str | None  #: The newest driver for the GPU; null if the newest drivers still support the GPU.
+    toolkit_driver: str | None  #: The oldest driver that runs the code of the GPU's first toolkit.
     toolkit_driver_windows: str | None  #: The same on Windows.
     needs_driver: str | None  #: The required driver: the newer of `driver` and `toolkit_driver`.
     needs_driver_windows: str | None  #: The same on Windows.
@@ -88,7 +88,7 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
     if not re.fullmatch(r"\d+\.\d+(\.\d+)?", asked, re.ASCII):
         newest = max(knowledge.releases, key=Version)
         fixes = (
-            "write it as `2.19`; without it, tfdock takes the newest release that fits",
+            "write a version such as `2.19`; without a version, tfdock uses the newest release that fits",
             f'a profile builds a branch: `tensorflow: {{release: "{newest}", ref: master}}`',
         )
         message = f"`{asked}` is not a version of TensorFlow"
@@ -99,18 +99,18 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
         place = bisect(known, Version(asked), key=Version)
         beside = " or ".join(f"`{name}`" for name in known[max(place - 1, 0) : place + 1])
         message = f"TensorFlow {asked} is not known; known are {known[0]} to {known[-1]}"
-        fix = f"take the nearest, {beside}; `tfdock releases` lists all"
+        fix = f"use the nearest release, {beside}; `tfdock releases` lists all"
         raise ProfileError.of("release-unknown", message, fix, field="tensorflow")
     exact = len(Version(asked).parts) > len(Version(row.release).parts)
     if exact and row.patches and asked not in row.patches:
         message = f"TensorFlow {asked} does not exist; of {row.release} there are {', '.join(row.patches)}"
-        fix = f"take `{row.newest}`, or `{row.release}` for its newest version"
+        fix = f"use `{row.newest}`, or write `{row.release}`, which means its newest version"
         raise ProfileError.of("release-unknown", message, fix, field="tensorflow")
     return row, asked if exact else row.newest
 
 
 def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str, name: str = "") -> TargetFacts:
-    """Return the facts of a target (`8.6`, `gfx90a`), or of a GPU with this target, which may need a later driver."""
+    """Return the facts of a target (`8.6`, `gfx90a`), or of one GPU with this target: it may need a newer driver."""
     family = accelerator.accelerator
     written = exact_target(accelerator, target)
     number = target_number(written)
@@ -125,7 +125,7 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
     architecture = architecture_of(knowledge, family, target)
 
     def drivers(*, wsl: bool) -> tuple[Version | None, Version | None]:
-        """Return the oldest driver that supports the GPU, and the oldest driver for its first toolkit."""
+        """Return the oldest driver that supports the GPU, and the oldest driver for the GPU's first toolkit."""
         knows = gpu_driver(knowledge, family, target, name, wsl=wsl)
         first = able[0] if able else None
         return knows, toolkit_floor(knowledge, first.toolkit, Version(first.version), wsl=wsl) if first else None
@@ -237,7 +237,7 @@ def _minor(version: str, minors: Iterable[str]) -> bool:
 
 
 def apart(knowledge: KnowledgeBase, accelerator: Accelerator, devices: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return why no release serves all devices (name, target) with one toolkit, a line each; empty if one does."""
+    """Return lines that say why no release serves all devices (name, target) with one toolkit; may be empty."""
     facts = {target: target_facts(knowledge, accelerator, target) for _, target in devices}
     taking = [
         {(release.release, version) for release in row.releases for version in release.toolkits}
@@ -255,7 +255,7 @@ def apart(knowledge: KnowledgeBase, accelerator: Accelerator, devices: Sequence[
 
 
 def toolkit_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
-    """Return which versions compile for a target: `CUDA 12.8 or newer`."""
+    """Return, as text, which toolkit versions compile for a target: `CUDA 12.8 or newer`."""
     titles = knowledge.accelerators[facts.accelerator].titles
     name = titles.get(facts.toolkit, facts.toolkit or facts.accelerator)
     known = [row.version for row in knowledge.toolkits.values() if row.toolkit == facts.toolkit]
@@ -265,7 +265,7 @@ def toolkit_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
 
 
 def release_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
-    """Return which releases take a target: `TensorFlow 2.5 or newer`."""
+    """Return, as text, which releases accept a target: `TensorFlow 2.5 or newer`."""
     releases = [release.release for release in facts.releases]
     if not releases:
         return "no release of TensorFlow itself is known to support it"

@@ -1,4 +1,4 @@
-"""Evidence x combination -> its grade: built, tested, untested, or known to fail."""
+"""Grade a combination by reports of builds: built, tested, untested, or known to fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfdock.resolve.question import RuleFinding, sentences
 from tfdock.types import Choice, Version
 
 Words = Mapping[str, str]
-_NAMED = 3  #: The most reports that are named.
+_NAMED = 3  #: The most reports that a message names.
 OF_THE_BASE = ("glibc", "musl")  #: Parts of a build that only the base image provides.
 
 
@@ -21,9 +21,9 @@ class Reports:
     """The reports on builds with these facts: `release`, `accelerator`, `toolkit`, `machine`, `python`, parts.
 
     An empty fact is unknown. `options` are Bazel's options, as the profile has them. `fork` is the fork that is
-    built, such as `ROCm/tensorflow-upstream`. Builds of other sources are no evidence for a fork. A report without a
-    tool used the release's own compilers: `tools`. `titles` are names of parts, for messages. `edits` fix known
-    failures of the source's version.
+    built, such as `ROCm/tensorflow-upstream`. Builds of other sources are no evidence for a fork. A report that names
+    no compiler used the release's own compilers, which are `tools`. `titles` are names of parts, for messages.
+    `edits` fix known failures of the source's version.
     """
 
     def __init__(
@@ -55,20 +55,20 @@ class Reports:
 
     @property
     def is_built(self) -> bool:
-        """Whether somebody built this combination, using only edits that tfdock makes."""
+        """Whether somebody built this combination with only such edits as tfdock makes."""
         return bool(self._built or self._covered)
 
     def judged(self, doubt: RuleFinding) -> RuleFinding | None:
-        """Judge a doubt about a part: None if somebody built with it, a warning if it lies between built versions.
+        """Judge a doubt about a part: None if somebody built with it, a warning if it is between built versions.
 
-        Otherwise return the doubt; its `why` names the builds of the part with an edit.
+        Otherwise return the doubt; its `why` names builds of the part that needed an edit.
         """
         if any(row.is_exactly(doubt.part, self._facts) for row in (*self._built, *self._covered)):
             return None
         part, around = self._around(doubt.part)
         if around:
             self._between.append(part)
-            message = f"no build of TensorFlow {self._facts['release']} is known with {part} beside these other parts"
+            message = f"no build of TensorFlow {self._facts['release']} is known with {part} and the other parts"
             return replace(doubt, weight="warning", message=message, why=f"nearby builds: {around}")
         edited = [row for row in self._edited if row.is_exactly(doubt.part, self._facts)]
         by = f"built with an edit by {self._named(edited)}: {'; '.join(edited[0].needs)}" if edited else ""
@@ -117,16 +117,16 @@ class Reports:
                 yield of, held, [row]
 
     def failures(self, places: Mapping[str, str]) -> Iterator[RuleFinding]:
-        """Yield the known failures. `places` maps a part to the field that asks for it.
+        """Yield the known failures. `places` maps a part to the field that requests it.
 
-        A failure is only a doubt if an edit fixes it but no build with just this edit is known.
+        If an edit fixes the failure, but no build with only this edit is known, the failure is only a doubt.
         """
         for row in self._failed + ([] if self._covered else self._mended):
             of = [*(f"{self._titles.get(name, '')} {self._facts[name]}".strip() for name in row.parts), *row.options]
             path = next((places[name] for name in (*row.parts, *row.options) if name in places), places[""])
             message = f"TensorFlow {self._facts['release']}" + (f" with {' and '.join(of)}" if of else "")
             if edits := self._mending(row):
-                told = f"{message} is known to fail, and no build is known with the edit {edits[0].edit} alone"
+                told = f"{message} is known to fail, and no build with only the edit {edits[0].edit} is known"
                 found = self._failure(row, path, told)
                 yield replace(found, weight="doubt", why=sentences(str(edits[0].unverified or ""), found.why))
             elif others := self._who_built(row):
@@ -136,7 +136,7 @@ class Reports:
                 yield self._failure(row, path, f"{message} is known to fail")
 
     def failures_of_base(self, name: str, version: str) -> Iterator[RuleFinding]:
-        """Yield known failures with a base image's C library or C++ compiler; the path is the part."""
+        """Yield known failures with a base image's C library or C++ compiler; each has this part as its path."""
         part, facts = name if name in OF_THE_BASE else "host_compiler", self._with_part(name, version)
         rows = [row for row in self._known if part in row.parts and row.agrees(facts)]
         for row in rows:
@@ -192,7 +192,7 @@ class Reports:
         ]
 
     def grade(self, edits: Sequence[Edit], *, untested: bool) -> Choice:
-        """Return the grade of the whole combination, for the choices of a plan."""
+        """Return the grade of the whole combination, as a choice in a plan."""
         if not all(map(self._who_built, self._failed)):
             return _choice("known-to-fail", "known to fail, and allowed")
         if untested:
@@ -205,11 +205,11 @@ class Reports:
         configs = [word for word in self._facts["options"].split() if word.startswith("--config=")]
         told = {_config(option) for row in self._built for option in row.options}
         without = [word for word in configs if _config(word) not in told]
-        aside = f"; of {' and '.join(without)} no report is known" if without else ""
+        aside = f"; no report about {' or '.join(without)} is known" if without else ""
         if self._between:
             parts = " and ".join(self._between)
             return _choice(
-                "tested", f"no such build is known, but builds with {parts}, which the warnings name{aside}"
+                "tested", f"no such build is known, but there are builds with {parts}, which the warnings name{aside}"
             )
         if self._built:
             how = "" if self._own else "for GPUs "

@@ -1,4 +1,4 @@
-"""Names: the build id and the wheel's local version, from the decisions about a build."""
+"""Make the names of a build from the decisions about it: the build id, and the wheel's local version."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from tfdock.types import BuildId, Source, Version
 
 MAX_NAME = 128  #: Maximum length of an image tag; a file name has at most 255 bytes.
-MAX_WORDS = 8  #: Longer lists of targets or CPU features are hashed in names.
+MAX_WORDS = 8  #: In names, longer lists of targets or CPU features are replaced by a hash.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelNameParts:
-    """The parts of the names of wheels and images. `components` are (name, version) pairs in the order of a name.
+    """The parts of the names of wheels and images. `components` are (name, version) pairs in their order in a name.
 
-    `compiler` is set only if it is not the usual one. `project` is spelt as in file names (`my_tensorflow`), and set
-    only if it is not the release's own project.
+    `compiler` is set only if it is not the usual compiler. `project` is spelt as in file names (`my_tensorflow`), and
+    set only if it is not the release's own project.
     """
 
     version: Version
@@ -50,7 +50,7 @@ class WheelNameParts:
 
     @property
     def local_version(self) -> str | None:
-        """The difference of this wheel from the official wheel (`cuda12.5.sm86`); None without a difference.
+        """How this wheel differs from the official wheel (`cuda12.5.sm86`); None without a difference.
 
         At most 128 characters, because the wheel's whole name must be valid as a file name.
         """
@@ -83,7 +83,7 @@ class WheelNameParts:
 
 
 def source_identity(source: Source) -> bytes:
-    """Return the identity of a source, for fingerprints and names; without its patches."""
+    """Return the identity of a source without its patches, for fingerprints and names."""
     # The location of a hashed source does not matter: the content is the same everywhere.
     parts = (source.kind, source.sha256 or "", source.commit or "", *(() if source.sha256 else (source.location,)))
     # A commit identifies the source, whichever ref led to it.

@@ -15,15 +15,15 @@ from tfdock.profile.profile import Profile
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import Version
 
-#: Field of the profile -> its new value; None removes the field. `bazel.version` is a field of a field.
+#: Field of the profile -> its new value; None removes the field. A dotted name (`bazel.version`) is a field in a map.
 Change = Mapping[str, object]
 Attempt = Callable[[Profile], Resolution | None]  #: Resolves a changed profile; None if it is refused.
-#: Text that YAML reads as text without quotes.
+#: Text that needs no quotes in YAML.
 _PLAIN = re.compile(r"(?!(?i:true|false|yes|no|on|off|null|none|y|n)$)(?:[A-Za-z_/-][\w./:=+@-]*|[1-9]\d*[A-Za-z]+)")
 
 
 def accepted(profile: Profile, changes: Iterable[Change], attempt: Attempt) -> Iterator[tuple[Change, Resolution]]:
-    """Yield in order each change that makes a profile acceptable, with the resolution of the changed profile."""
+    """Yield, in order, each change with which the profile is accepted, and the resolution of the changed profile."""
     for change in changes:
         resolution = attempt(changed(profile, change))
         if resolution is not None:
@@ -31,7 +31,7 @@ def accepted(profile: Profile, changes: Iterable[Change], attempt: Attempt) -> I
 
 
 def changed(profile: Profile, change: Change) -> Profile:
-    """Return the profile with the fields of a change set; a field whose new value is None is removed."""
+    """Return the profile after a change; a field whose new value is None is removed."""
     update: dict[str, Any] = {}
     for path, value in change.items():
         field, _, inner = path.partition(".")
@@ -51,7 +51,7 @@ def changed(profile: Profile, change: Change) -> Profile:
 
 
 def is_set(profile: Profile, path: str) -> bool:
-    """Return whether a profile sets a field to another value than the default."""
+    """Return whether a profile sets a field to a value that is not the default."""
     field, _, inner = path.partition(".")
     value: Any = getattr(profile, field, None)
     model: Any = type(profile)
@@ -85,7 +85,7 @@ def asked_version(profile: Profile, component: str) -> Any:
 
 
 def known_versions(knowledge: KnowledgeBase, release: Release | None, component: str) -> set[str]:
-    """Return the versions of a component that a release takes; all versions if it takes any."""
+    """Return the versions of a component that a release accepts; all versions if the release has no list."""
     support = release.components.get(component, Support()) if release else Support()
     known = {*support.accepted, *((support.tested,) if support.tested else ())}
     if not support.closed:
@@ -94,7 +94,7 @@ def known_versions(knowledge: KnowledgeBase, release: Release | None, component:
 
 
 def by_distance(versions: Iterable[str], asked: str | None, first: str | None = None) -> list[str]:
-    """Return the versions sorted by distance to `asked`, newer before older; `first` comes before all.
+    """Return the versions sorted by distance to `asked`, newer before older; `first` comes before all others.
 
     11.4 is nearest to 11.4.2.
     """
@@ -112,14 +112,14 @@ def by_distance(versions: Iterable[str], asked: str | None, first: str | None = 
 
 
 def component_titles(knowledge: KnowledgeBase) -> dict[str, str]:
-    """Return the components of all accelerators as people write them."""
+    """Return component -> its name as people write it, for all accelerators."""
     return {name: title for row in knowledge.accelerators.values() for name, title in row.titles.items()}
 
 
 def describe_change(change: Change, profile: Profile) -> str:
-    """Return fields to write, then to remove: `cuda: "12.8.0"` and `python: "3.11"`, and remove `base`.
+    """Return a change as text: `cuda: "12.8.0"` and `python: "3.11"`, and remove `base`.
 
-    A map has all its fields of the profile, so replacing the map loses nothing.
+    A map is written with all its fields in the profile, so replacing the map loses nothing.
     """
     values, maps = as_yaml(change, profile)
     given = [path for path, value in values.items() if value is not None]
@@ -130,7 +130,7 @@ def describe_change(change: Change, profile: Profile) -> str:
 
 
 def as_yaml(change: Change, profile: Profile) -> tuple[dict[str, str | None], dict[str, str | None]]:
-    """Return the values of a change in YAML, None for removed fields; and the maps that the change sets in part."""
+    """Return the values of a change in YAML (None removes a field), and the maps that it sets only in part."""
     after = changed(profile, change)
     maps = {path.partition(".")[0] for path in change if "." in path}
     whole = {field: _complete_map(field, change, after) for field in maps}

@@ -1,4 +1,4 @@
-"""The input of a resolution (profile, knowledge, machine), and its notes: choices and problems, with positions."""
+"""The input of a resolution (profile, knowledge, machine), and its notes: choices and problems with positions."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import Node
 from tfdock.types import Choice
 
-UNTESTED = "try a build that is not known to work"  #: The question of a fix that needs `allow_untested`.
+UNTESTED = "try a build that is not known to work"  #: `--fix` asks this if a change is untested.
 
 
 class TrialRefused(Exception):
-    """A trial ended at its first refusal. The refusal is never shown."""
+    """A trial resolution ended at its first refusal. The refusal is never shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleFinding:
-    """The finding of a rule: a code, the field at fault, the problem, the reasons.
+    """The finding of a rule: a code, the field that causes it, the problem, the reasons.
 
     `weight` is `error` (cannot work), `failing` (seen to fail), `doubt` (no known test) or `warning` (works with a
-    limit). `fix` is for a problem that no change of the profile solves. `part` is the part in doubt: somebody may
-    have built it (`grades.Reports`).
+    limit). `fix` is set if no change of the profile solves the problem. `part` is the part in doubt, with which
+    somebody may have built (`grades.Reports`).
     """
 
     code: str
@@ -42,7 +42,7 @@ def sentences(*parts: str) -> str:
 
 
 def prevented(symptom: str | None) -> str:
-    """Return the failure that a refusal prevents, for its `why`; empty if no symptom is known."""
+    """Return the failure that a refusal prevents, for the refusal's `why`; empty if no symptom is known."""
     return f"without this refusal: {symptom}" if symptom else ""
 
 
@@ -74,7 +74,7 @@ class Notes:
         self.choices.append(Choice(field=name, value=str(value), source=source, reason=reason))
 
     def find(self, finding: RuleFinding) -> None:
-        """Record a finding. An untested combination is also refused, unless the profile allows it."""
+        """Record a finding. An untested combination is refused too, unless the profile allows it."""
         if finding.weight == "doubt" and finding.part:
             self.held.append(finding)
             return
@@ -95,14 +95,14 @@ class Notes:
         self.find(RuleFinding(code=code, path=path, message=message, why=why, weight="doubt", part=part))
 
     def settle(self, judged: Callable[[RuleFinding], RuleFinding | None] = lambda doubt: doubt) -> None:
-        """Record the held doubts after their judgement; None drops the doubt."""
+        """Record the held doubts after `judged` has judged them; a doubt is dropped if the result is None."""
         held, self.held = self.held, []
         for doubt in held:
             if finding := judged(doubt):
                 self.find(replace(finding, part=""))
 
     def stop_if_refused(self) -> None:
-        """Raise Incompatible with all problems so far, in the order of the profile's lines."""
+        """If there are problems, raise Incompatible with all of them, in the order of the profile's lines."""
         if self.problems:
             # No further evidence will come, so the held doubts remain doubts.
             self.settle()
@@ -130,8 +130,7 @@ class LocalSource:
 class Question:
     """The input of all steps of a resolution, and their notes.
 
-    `local_gpus` name this machine's GPUs as `local_words` does, for `gpus: local`; `machine` is the CPU of
-    the build.
+    `local_gpus` are this machine's GPUs as `local_words` names them, for `gpus: local`; `machine` is the build's CPU.
     """
 
     profile: Profile

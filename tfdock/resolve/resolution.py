@@ -1,4 +1,4 @@
-"""Combine a profile with the tables into a `Resolution`: every value of a build, each with its source and reason.
+"""Combine a profile with the tables into a `Resolution`: every value of a build, with its source and its reason.
 
 The tables have all versions, vendors and releases; this code has none. The error for an impossible or untested
 combination lists all reasons.
@@ -51,12 +51,11 @@ from tfdock.wheel.identity import file_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """Everything that is decided about a build before it is planned.
+    """All decisions about a build before it is planned.
 
-    `edits` change the source to prevent known failures.
-    `runtime` is the image for the trial of the wheel, by the profile or the knowledge base; None if none is known.
-    `untested` are combinations without a known test that the profile allows; `warnings` are limits of a working
-    build.
+    `edits` change the source to prevent known failures. `runtime` is the image in which the wheel is tried, from the
+    profile or the knowledge base; None if no image is known. `untested` are combinations without a known test that
+    the profile allows; `warnings` are limits of a working build.
     """
 
     version: Version
@@ -103,7 +102,7 @@ class Resolution:
 
     @property
     def unverified(self) -> tuple[str, ...]:
-        """The facts that nobody has checked about the base image, from its row; empty if the profile names it."""
+        """Unchecked facts about the base image, from the image's row; empty if the profile names the image."""
         doubt, (base,) = self.image.unverified, (choice for choice in self.choices if choice.field == "base")
         if not doubt or base.source == "profile":
             return ()
@@ -114,9 +113,9 @@ class Resolution:
 class Resolver:
     """Resolves a profile and changed versions of it, all with the same knowledge, machine and files.
 
-    `document` provides the line of each problem. `local_gpus` name this machine's GPUs (`local_words`), for `gpus:
-    local`. `allow_untested` is the command-line option, which also applies if the profile lacks the field. `describe`
-    writes the changes of suggestions, if they are not lines of a profile.
+    `document` has the line of each field, for problems. `local_gpus` name this machine's GPUs (`local_words`), for
+    `gpus: local`. `allow_untested` is the command-line option, which works like the profile's field. `describe`
+    writes the changes of suggestions in another form than lines of a profile.
     """
 
     document: Node
@@ -133,7 +132,7 @@ class Resolver:
         return _Decision(self._question(profile, trial=False)).resolution()
 
     def attempt(self, profile: Profile) -> Resolution | None:
-        """Return the resolution, None for a refused profile; faster than `resolve`, which collects the reasons."""
+        """Return the resolution; None for a refused profile. Faster than `resolve`, which collects the reasons."""
         try:
             return _Decision(self._question(profile, trial=True)).resolution()
         except TrialRefused:
@@ -169,7 +168,7 @@ class _Parts(NamedTuple):
 
     @property
     def versions(self) -> dict[str, str]:
-        """The facts about versions for placeholders of rows."""
+        """The versions that rows may use as placeholders."""
         return version_facts({"python": self.python, "version": str(self.version), **self.devices.components})
 
 
@@ -352,7 +351,7 @@ class _Decision:
             return
         message = f"TensorFlow {release.release} is not built for Python {asked}"
         if release.pythons_closed:
-            why = f"its build downloads the Python, and has requirements for {', '.join(release.pythons)} only"
+            why = f"its build downloads Python, and has requirements for {', '.join(release.pythons)} only"
             self.notes.refuse("python-unsupported", "python", message, why=why)
         else:
             why = f"it is built for {', '.join(release.pythons)}"
@@ -376,7 +375,7 @@ class _Decision:
             title = accelerator.titles.get(accelerator.accelerator, accelerator.accelerator)
             field = "archive" if self.profile.source.archive else "git"
             message = f"{getattr(self.profile.source, field)} is not known to be built for {title}"
-            why = f"the known facts about TensorFlow {release.release} for {title} are about {known.git}"
+            why = f"all known facts about TensorFlow {release.release} for {title} are about {known.git}"
             self.notes.doubt("component-untested", f"tensorflow.{field}", message, why=why)
 
     def _reports(
@@ -446,7 +445,7 @@ class _Decision:
                 "python" if asked else "base",
                 f"`base` {self.profile.base_image} has Python {' and '.join(held)}, not {python}",
                 why=f"TensorFlow {release.release} is built for Python {', '.join(release.pythons)}",
-                fix="use a base image with that Python, or the Python of the base image",
+                fix="use a base image with this Python, or set `python` to a version in the base image",
             )
         provides = self.profile.provides
         own = provides is not None and bool(held)
@@ -478,7 +477,7 @@ class _Decision:
         wanted = {"bazel": bazel, host_compiler: host.version if isinstance(host, HostCompiler) else None}
         for tool, version in provides.items():
             if tool not in known:
-                message = f"`provides` is for {', '.join(sorted(known))}, not for {tool}"
+                message = f"`provides` may name {', '.join(sorted(known))}, but not {tool}"
                 self.notes.refuse("image-without-tool", "base.provides", message, fix="remove it")
             elif tool == "bazel" and (len(Version(version).parts) < 3 or not version.replace(".", "").isdigit()):
                 message = f"`provides` says bazel {version}, but Bazel needs its full version"
@@ -489,7 +488,7 @@ class _Decision:
                     "image-without-tool", "base.provides", message, fix=f"use an image with {tool} {asked}"
                 )
         if lacking:
-            message = f"`provides` names no {' and no '.join(lacking)}, and nothing is installed in {base}"
+            message = f"`provides` names no {' and no '.join(lacking)}, and tfdock installs nothing in {base}"
             fix = "write its version there if the image has it"
             self.notes.refuse("image-without-tool", "base.provides", message, fix=fix)
         self.notes.choose("base.provides", ", ".join(map(" ".join, provides.items())), "profile", "as asked")
@@ -571,7 +570,7 @@ class _Decision:
         self.notes.refuse(
             "knowledge-placeholder",
             "tensorflow",
-            f"the knowledge row `{missing.row}` asks for {missing.fact}, which this build does not have",
+            f"the knowledge row `{missing.row}` needs {missing.fact}, which this build does not have",
             fix="correct the row, limit it by `when:`, or add the path or component to the image's or release's row",
         )
 
@@ -600,13 +599,13 @@ class _Decision:
             "image-without-tool",
             wants[0] if wants else "base",
             f"{self._image_words()} has no {tool}",
-            why=f"{base}; the build reads its path (`{missing.row}`)",
-            fix="add a row for an image that has it to `images.yaml` in a `--knowledge` folder",
+            why=f"{base}; the build needs its path (`{missing.row}`)",
+            fix="for an image that has it, add a row to `images.yaml` in a `--knowledge` folder",
         )
         self.notes.stop_if_refused()
 
     def _image_words(self) -> str:
-        return "your base image" if self.profile.base_image else "the base image that is known for this build"
+        return "your base image" if self.profile.base_image else "the known base image for this build"
 
     # --- base image and source ----------------------------------------
 
@@ -627,7 +626,7 @@ class _Decision:
                     "source-archive-lost",
                     self.profile.release_field,
                     f"TensorFlow {release.release} downloads {row.archive}, and no server is known to have it",
-                    why=f"{row.original} is dead since {row.gone}; its sha256 is {row.sha256}",
+                    why=f"{row.original} has not worked since {row.gone}; the archive's sha256 is {row.sha256}",
                 )
 
     def _check_image_versions(self, image: ImageRow, base: ImageRef, devices: ChosenDevices) -> None:
@@ -642,7 +641,7 @@ class _Decision:
                     code="image-holds-other",
                     path=fields[name],
                     message=f"the base image holds {titles.get(name, name)} {held}, not {asked}",
-                    why=f"{base} is the image that is known for this build, which stops at another minor version",
+                    why=f"{base} is the known image for this build; the build stops if the minor version differs",
                     weight="warning" if Version(held).parts[0] == Version(asked).parts[0] else "error",
                 )
                 self.notes.find(finding)
@@ -652,7 +651,7 @@ class _Decision:
                 code="image-holds-other",
                 path=fields[name],
                 message=f"the version of {title} in the base image is not known; the plan assumes {planned}",
-                why=f"{base} can change; the build stops if it has another minor version",
+                why=f"{base} can change; the build stops if the image has another minor version",
                 fix=f"name an image with {title} {planned}: `base: …`",
                 # If a profile requests a version, the build must use it.
                 weight="doubt" if name in asked_components(self.question) else "warning",
@@ -790,7 +789,7 @@ class _Decision:
             slower = (
                 f"the official wheel requires {' and '.join(more)}, and is quicker: `optimize: [{', '.join(more)}]`"
             )
-            reason = sentences("runs on every CPU of its kind that the release supports", slower if more else "")
+            reason = sentences("runs on every supported CPU of this architecture", slower if more else "")
             self.notes.choose("optimize", "portable", "default", reason)
             return ()
         if isinstance(optimize, list):
@@ -918,7 +917,7 @@ class _Decision:
         if row is None:
             self.notes.choose("runtime", "none", "runtimes.yaml", f"no clean image with Python {python} is known")
             return None
-        doubt = "; this project has not pulled it" if row.unverified else ""
+        doubt = "; this project has not pulled this image" if row.unverified else ""
         self.notes.choose("runtime", row.image, "runtimes.yaml", f"a clean image with this Python{doubt}")
         return ImageRef.parse(row.image)
 

@@ -1,4 +1,4 @@
-"""Resolve a profile, or refuse it with suggestions: tested changes of the profile.
+"""Resolve a profile, or refuse it with suggestions, which are tested changes of the profile.
 
 Every resolution goes through a `Resolver`. These functions make a `Resolver` from text, and add suggestions to a
 refusal.
@@ -44,7 +44,7 @@ def resolve_or_suggest(resolver: Resolver, profile: Profile) -> Resolution:
 def read_text(
     text: str, knowledge: KnowledgeBase, *, file: str = "", machine: str = "x86_64"
 ) -> tuple[Profile, Resolver]:
-    """Return the profile from a text by tfdock, and its resolver; raises ProfileError."""
+    """Return the profile from a text that tfdock wrote, and the profile's resolver; raises ProfileError."""
     profile, document = profiles.read(text, file)
     return profile, Resolver(document=document, knowledge=knowledge, file=file, machine=machine)
 
@@ -66,4 +66,4 @@ def _own_image(resolver: Resolver, profile: Profile, ways: Sequence[Suggestion])
         return ""
     if resolver.attempt(changed(profile, {"base": asked["base"]})) or not resolver.attempt(changed(profile, asked)):
         return ""
-    return "you could try it, untested, with an image of your own: `allow_untested: true`, `base: …`"
+    return "you could try an untested build with your own image: `allow_untested: true`, `base: …`"

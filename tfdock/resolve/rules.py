@@ -1,6 +1,6 @@
-"""The rules against impossible combinations, each a function from a combination to its findings.
+"""The rules against impossible combinations. Each rule is a function from a combination to findings.
 
-The same rules choose defaults (the first candidate without a finding) and refuse requests. They match values against
+The same rules choose defaults (the first candidate without a finding) and refuse requests. They compare values with
 rows; no rule contains a version or a vendor.
 
 `accelerator.devices_of` runs them. `Notes.find` weighs each finding, `Notes.stop_if_refused` raises the refusal, and
@@ -54,12 +54,12 @@ class RequestedBuild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """The values that must fit together. `asked` are the components the profile names, with the versions as written
-    there; `fields` maps a component to its field in the profile.
+    """The values that must fit together. `asked` are the components that the profile names, with the versions as
+    written; `fields` maps a component to its field in the profile.
 
     `compiler` compiles GPU code; `compiler_version` is set if the compiler is not the toolkit's own; `compiler_asked`
-    is whether the profile names it. `served` are GPUs that the list of targets, given beside them, must serve:
-    (field, row). `own_source`: the source is not the release's own, and may be patched.
+    is whether the profile names it. `served` are the GPUs (field, row) that a given list of targets must serve.
+    `own_source`: the source is not the release's own, and may be patched.
     """
 
     knowledge: KnowledgeBase
@@ -114,7 +114,7 @@ Rule = Callable[[Combination], Iterator[RuleFinding]]
 
 
 def component_is_accepted(combination: Combination) -> Iterator[RuleFinding]:
-    """Check that the release accepts the requested versions, and the versions that follow from them."""
+    """Check that the release accepts the requested versions, and the versions that follow from these."""
     # Check only this family: components of other families are refused elsewhere as unused.
     for name in combination.accelerator.components:
         asked, support = combination.asked.get(name), combination.release.components.get(name, Support())
@@ -132,7 +132,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
         yield RuleFinding(
             code="component-disputed",
             path=combination.place(name),
-            message=f"sources disagree whether {release} supports {title} {value}",
+            message=f"sources disagree about whether {release} supports {title} {value}",
             why=f"it was tested with {support.tested}",
             weight="warning",
         )
@@ -140,7 +140,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
         yield RuleFinding(
             code="component-not-accepted",
             path=combination.place(name),
-            message=f"{release} accepts only the {title} versions of its list, and {asked} is not in it",
+            message=f"{release} accepts only the {title} versions in its list, and {asked} is not in the list",
             why=f"the release downloads {title} itself, from its own list: {', '.join(support.accepted)}",
         )
     elif support.closed and value in support.uncertain:
@@ -166,7 +166,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
 
 
 def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
-    """Check that a full version was ever published."""
+    """Check that full versions exist, that is, were published."""
     for name in combination.asked:
         version, support = combination.components.get(name, ""), combination.release.components.get(name, Support())
         # A closed list has its own finding.
@@ -219,7 +219,7 @@ def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
     if "error" in weights or (weights and not between):
         return
     partial = [version for version in known if Version(version).matches(Version(combination.toolkit_version))]
-    wrong = "names no minor version" if partial else "does not exist" if between else "is not known"
+    wrong = "has no minor version" if partial else "does not exist" if between else "is not known"
     yield RuleFinding(
         code="toolkit-unknown",
         path=combination.place(name),
@@ -253,13 +253,13 @@ def release_can_express_targets(combination: Combination) -> Iterator[RuleFindin
                 code="capability-syntax",
                 path=wanted.path,
                 message=f"TensorFlow {release.release} {knows} the capability `{wanted.target}`",
-                why=f"{wanted.who} asks for it; the release accepts what matches `{release.capability_pattern}`",
+                why=f"{wanted.who} asks for it; the release's pattern is `{release.capability_pattern}`",
                 weight="doubt" if unsure else "error",
             )
 
 
 def release_uses_the_target(combination: Combination) -> Iterator[RuleFinding]:
-    """Check that the release uses such GPUs at all."""
+    """Check that the release uses such GPUs at run time at all."""
     allowed = combination.release.runtime_targets.get(combination.accelerator.accelerator, ())
     for wanted in combination.targets:
         gpu = dotted(wanted.target)
@@ -289,7 +289,7 @@ def _as_others_do(combination: Combination, gpu: str, allowed: Sequence[str]) ->
     for row in overrides(combination.knowledge, combination.accelerator, gpu):
         if row.runs_as in allowed:
             field = combination.accelerator.target_field
-            yield f"as users report: build with `{field}: [{row.runs_as}]`, and run the wheel with `{row.setting}`"
+            yield f"users report: build with `{field}: [{row.runs_as}]`, and run the wheel with `{row.setting}`"
 
 
 def _floors(combination: Combination, code: str, floors: Mapping[str, str], message: str) -> Iterator[RuleFinding]:
@@ -358,7 +358,7 @@ def compiler_emits(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def compiler_reads_release(combination: Combination) -> Iterator[RuleFinding]:
-    """Check that the toolkit's own compiler is known to read the release's sources."""
+    """Check that the toolkit's own compiler is known to be able to compile the release's sources."""
     oldest = combination.release.gpu_compilers_min.get(combination.compiler)
     name = combination.accelerator.toolkit or ""
     if oldest and combination.toolkit_version and Version(combination.toolkit_version) < Version(oldest):
@@ -368,7 +368,7 @@ def compiler_reads_release(combination: Combination) -> Iterator[RuleFinding]:
             message=f"{combination.compiler} of {combination.title(name)} {combination.toolkit_version} "
             f"is not known to compile TensorFlow {combination.release.release}",
             why=sentences(
-                f"the first that is known to is that of {combination.title(name)} {oldest}",
+                f"the first one known to compile it is that of {combination.title(name)} {oldest}",
                 prevented(combination.symptom("compiler-untested")),
             ),
             weight="doubt",
@@ -377,7 +377,7 @@ def compiler_reads_release(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
-    """Check that a compiler from outside the toolkit can read the toolkit's headers, and the toolkit its PTX."""
+    """Check that a compiler from outside the toolkit can read its headers, and the toolkit the compiler's PTX."""
     row = combination.knowledge.compilers.get((combination.compiler, combination.compiler_version))
     name, toolkit = combination.accelerator.toolkit or "", combination.toolkit
     path = combination.place(name) if name in combination.asked else "compiler"
@@ -390,7 +390,7 @@ def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
             message=f"{combination.compiler} {combination.compiler_version} cannot read the headers of "
             f"{combination.component_text(name)}",
             why=sentences(
-                f"{combination.title(name)} {newest} has the newest headers that it can read",
+                f"the newest headers that it can read are those of {combination.title(name)} {newest}",
                 prevented(combination.symptom("compiler-toolkit")),
             ),
         )

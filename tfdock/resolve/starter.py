@@ -1,4 +1,4 @@
-"""A first profile for given devices: text that resolves, with a comment for each line."""
+"""Write a first profile for given devices: an accepted profile, with a comment for each line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tfdock.types import Choice, Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StarterDevices:
-    """The devices of a profile: rows of GPUs, or targets as a profile lists them, or neither."""
+    """The devices of a profile: rows of GPUs, or targets in the form of a profile, or neither."""
 
     accelerator: Accelerator
     gpus: tuple[Gpu, ...] = ()
@@ -40,7 +40,7 @@ class StarterDevices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """A profile's text, its resolution, and the reasons for the values that the text writes out."""
+    """A profile's text, its resolution, and the reasons for the values in the text."""
 
     text: str
     resolution: Resolution
@@ -105,10 +105,10 @@ def starter(
     machine: str = "x86_64",
     describe: Callable[[Change, Profile], str] | None = None,
 ) -> Starter:
-    """Return a profile that resolves, for the requested or the newest possible release.
+    """Return an accepted profile for the requested release, or else for the newest possible release.
 
-    `more` are further lines of the profile, by their field. Releases that upstream tested with the `versions` of
-    components come before newer ones that only list these versions. `describe` writes the suggestions of a refusal.
+    `more` are further lines of the profile, by their field. A release tested with the `versions` of components comes
+    before newer releases that only list them. `describe` writes the suggestions of a refusal.
 
     Raises ProfileError, or Incompatible with the reasons of the requested or newest release, or with one reason if no
     release supports all devices together.

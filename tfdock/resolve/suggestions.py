@@ -1,8 +1,8 @@
 """Suggestions after a refusal: changed profiles that are accepted.
 
-A move is one change of one field, taken from the rows. The nearest moves come first. The search tries one move, then
-two together, then another release that chooses all other values. Then it repeats all this with `allow_untested`. No
-suggestion is written by hand for one problem.
+A move is one change of one field, with a value from the rows. The nearest moves come first. The search tries single
+moves, then two moves together, then another release with its own choice of all other values. Then it repeats all this
+with `allow_untested`. No suggestion is written by hand for one problem.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tfdock.resolve.resolution import Resolution, Resolver
 from tfdock.types import TARGET_FIELDS, Capability, Version, same_minor
 
 MOST = 3  #: The most suggestions: one for each set of fields, and one more with `allow_untested`.
-_PAIRED = 5  #: The most moves of a field that are combined with moves of another field.
+_PAIRED = 5  #: The most moves of a field that are combined with each move of another field.
 _LEFT_TO_THE_RELEASE = (
     "python", "compiler", "host_compiler", "bazel.version", "bazel.configs", "bazel.flags", "base", "optimize",
 )  # fmt: skip
@@ -69,7 +69,7 @@ class Moves:
 
     @property
     def wants_devices(self) -> bool:
-        """Whether the profile requests GPUs: then a build without GPUs is not a suggestion."""
+        """Whether the profile requests GPUs. If it does, a build without GPUs is not suggested."""
         named = self.knowledge.accelerators.get(self.profile.accelerator or "")
         if named:
             return named.target_pattern is not None
@@ -79,8 +79,8 @@ class Moves:
     def is_served(self, resolution: Resolution) -> bool:
         """Return whether a build still runs on the requested devices: the GPUs, and the GPUs of the listed targets.
 
-        If some targets of a list cannot be built, the other targets count. A base image with another minor version of
-        a component would end the build.
+        If some targets of a list cannot be built, only the others must run. Return False also for a base image with
+        another minor version of a component, because the build would stop.
         """
         held = {} if self.profile.base_image else resolution.image.holds
         if not all(same_minor(version, resolution.components.get(name, version)) for name, version in held.items()):
@@ -120,7 +120,7 @@ class Moves:
         yield from self._everything_left()
 
     def allowing_the_untested(self) -> Iterator[Change]:
-        """Yield the empty move and all moves that keep the release, each with `allow_untested`.
+        """Yield the empty move and all moves that keep the release, each together with `allow_untested`.
 
         With `allow_untested`, nearly every release accepts nearly every version, so another release would not help.
         """
@@ -418,7 +418,7 @@ Tried = tuple[Change, Resolution]  #: An accepted change, and the resolution of 
 
 
 def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolver) -> list[Suggestion]:
-    """Return the nearest accepted changes of a refused profile, each for other fields; empty if none is accepted."""
+    """Return the nearest accepted changes of a refused profile, each with another set of fields; may be empty."""
     allowed, knowledge = profile.allow_untested or resolver.allow_untested, resolver.knowledge
     # Tried without `allow_untested`: advice should rest on known facts.
     strict, resolver = profile.model_copy(update={"allow_untested": False}), replace(resolver, allow_untested=False)
@@ -441,7 +441,7 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
     def rank(item: Tried) -> tuple[bool, ...]:
         """Return a sort key: changes with `allow_untested` come last, even small ones; they keep the release.
 
-        Other vendors come late: a user who names one vendor's GPU does not have another vendor's GPU.
+        Changes to another vendor come late: a user who names one vendor's GPU probably has no other vendor's GPU.
         """
         move, resolution = item
         left = any(path.partition(".")[0] == "tensorflow" for path in move)

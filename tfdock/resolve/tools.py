@@ -1,4 +1,4 @@
-"""Choose the tools beside the toolkit: the C++ compiler, Bazel, and the profile's own options for Bazel."""
+"""Choose the tools that are not part of the toolkit: the C++ compiler, Bazel, and the profile's options for Bazel."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tfdock.types import NATIVE, Version, same_minor
 
 # The fields that exchange objects with other machines.
 NATIVE_SHARED = "code for this machine's CPU alone would be shared with other machines"
-OF_OTHER_CPUS = "the next machine would get objects that it may not be able to run"
+OF_OTHER_CPUS = "another machine would get objects that it may not be able to run"
 _ENVIRONMENT_FLAGS = ("--repo_env", "--action_env", "--host_action_env")
 
 
 def host_compiler_of(question: Question, release: Release, devices: ChosenDevices) -> str:
-    """Return the C++ compiler: the profile's, else the release's for this GPU compiler or accelerator."""
+    """Return the C++ compiler of the profile, or else of the release for this GPU compiler or accelerator."""
     asked = question.profile.host_compiler
     # The C++ compiler depends on the compiler of GPU code, or else on the family of devices.
     beside = devices.compiler or devices.accelerator.accelerator
@@ -36,7 +36,7 @@ def host_compiler_of(question: Question, release: Release, devices: ChosenDevice
     if asked is None:
         name, known_versions = default or known[0], default or release.compilers
         source = f"releases.yaml {release.release}" if known_versions else "host_compilers.yaml"
-        reason = "the release is built with it" if known_versions else "the first one: the release's row names none"
+        reason = "the release is built with it" if known_versions else "the first known one; the release names none"
         question.notes.choose("host_compiler", name, source, reason)
         return name
     name, version = (asked, None) if isinstance(asked, str) else (asked.name, asked.version)
@@ -52,7 +52,7 @@ def host_compiler_of(question: Question, release: Release, devices: ChosenDevice
             "host-compiler-untested",
             "host_compiler",
             f"TensorFlow {release.release} is not known to accept {name} beside {beside}",
-            why=f"there its C++ code is compiled by {default}",
+            why=f"in such builds, C++ code is compiled by {default}",
             part="host_compiler",
         )
     if version and name in known:
@@ -87,7 +87,7 @@ def _check_host_compiler(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bases:
-    """Base images for one build: their contents, and why the build is known to fail in them."""
+    """Base images for one build: their contents, and reasons why the build is known to fail in them."""
 
     question: Question
     release: Release
@@ -136,10 +136,10 @@ class Bases:
         if lacks_compiler(self.devices.accelerator, base):
             message = f"`base` {base} has only the libraries of {title}, not its compiler"
         elif toolkit and like and like.apt and exact and is_plain(base):
-            message = f"`base` {base} is plain {like.distribution}: {title} is not in it"
+            message = f"`base` {base} is plain {like.distribution} without {title}"
         else:
             return []
-        fix = f"name an image with {title} and its compiler, or leave `base` out"
+        fix = f"name an image with {title} and its compiler, or remove `base`"
         return [RuleFinding(code="image-without-tool", path="base", message=message, fix=fix)]
 
     def _lacks(self, image: ImageRow, base: str) -> Iterator[RuleFinding]:
@@ -154,7 +154,7 @@ class Bases:
         of = distribution_of(knowledge, image.image)[0]
         provides = "say what the image has: `base: {image: …, provides: {python: …, gcc: …, bazel: …}}`"
         if like and not like.apt and (exact or image.packages):
-            message = f"`base` {base} is {like.distribution}, and tfdock installs a build's tools with apt"
+            message = f"`base` {base} is {like.distribution}, but tfdock installs a build's tools with apt"
             yield RuleFinding(code="image-without-tool", path="base", message=message, fix=provides)
         elif like and exact and not image.packages:
             yield RuleFinding(
@@ -162,7 +162,7 @@ class Bases:
                 path="base",
                 message=f"`base` {base} is {'plain ' if is_plain(base) else ''}{like.distribution}: "
                 "Bazel and the release's compilers are not in it",
-                why=f"the known image for TensorFlow {release} is {image.image}, in which nothing is installed",
+                why=f"the known image for TensorFlow {release} is {image.image}, in which tfdock installs nothing",
                 fix=self._others() or "name an image with these tools",
             )
         elif named and like and exact and of and like is not of:
@@ -234,7 +234,7 @@ def _compiler_findings(
 
 
 def packaged(knowledge: KnowledgeBase, name: str, version: str) -> PackagedCompiler | None:
-    """Return the Debian and Ubuntu packages of a C++ compiler's version; None without a row."""
+    """Return the row with the Debian and Ubuntu packages of a C++ compiler's version; None without a row."""
     rows = [row for row in knowledge.host_compilers.values() if row.compiler == name]
     older = [row for row in rows if Version(row.since) <= Version(version)]
     # A row applies from `since` on, until the next row of the same compiler.
@@ -259,7 +259,7 @@ def bazel_of(question: Question, release: Release) -> str:
             finding = RuleFinding(
                 code="bazel-disputed",
                 path="bazel.version",
-                message=f"{refuses}, which is documented as tested",
+                message=f"{refuses}, although this version is documented as tested",
                 why=f"the release pins {release.bazel}",
                 weight="warning",
             )
@@ -371,7 +371,7 @@ def _contradicted(question: Question, config: str, facts: Mapping[str, str]) -> 
 
 
 def check_flags(question: Question, release: Release) -> None:
-    """Refuse flags that set a variable of the contract, or the CPU: they would override the profile's own fields."""
+    """Refuse flags that set a variable of the contract, or the CPU: such flags override the profile's own fields."""
     rows = [row for row in question.knowledge.variables if applies(release, row.releases)]
     ours = {(option, row.variable) for row in rows for option in _ENVIRONMENT_FLAGS}
     ours |= {("--define", row.define) for row in rows if row.define}
@@ -389,9 +389,9 @@ def check_flags(question: Question, release: Release) -> None:
 
 
 def check_native(question: Question) -> None:
-    """Refuse code for this machine's CPU unless the profile requests it by name.
+    """Refuse code for this machine's CPU unless `optimize` requests it.
 
-    It must not be shared with other machines.
+    Such code must not be shared with other machines.
     """
     bazel, debug, native = question.profile.bazel, question.profile.debugging, question.profile.optimize == "native"
     rules = debug.per_file if debug else []
@@ -409,7 +409,7 @@ def check_native(question: Question) -> None:
                 "flag-is-a-choice",
                 path,
                 f"`{option}` is decided by `optimize`",
-                why="the name of a wheel for this machine's CPU must state this",
+                why="the name of a wheel must state that it is for this machine's CPU",
                 fix="remove the option, or write `optimize: native`",
             )
     shared = [f"cache.{name}" for name in ("remote", "executor") if getattr(question.profile.cache, name)]
@@ -429,7 +429,7 @@ def check_features(question: Question, features: Sequence[str]) -> None:
                 "optimize-unknown",
                 f"optimize[{index}]",
                 f"no compiler knows the {question.machine} feature `{name}`",
-                why=f"by default a build has no {opposite} already"
+                why=f"a build has no {opposite} by default"
                 if (opposite := name.removeprefix("no")) in known
                 else f"the compiler would stop at -m{name}",
             )

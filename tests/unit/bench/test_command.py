@@ -81,7 +81,7 @@ def test_both_sides_each_operation_and_all_together_are_told(python: Path) -> No
 def test_a_preset_is_given_and_a_switch_that_nobody_knows_noted(python: Path) -> None:
     result = bench(python, "--switch", "deterministic", "--switch", "FACTOR=2")
     assert f"B  tensorflow 2.18.0, TF_DETERMINISTIC_OPS=1 FACTOR=2 {python}" in result.stdout
-    assert "note: no `FACTOR` is known here\n" in result.stdout
+    assert "note: tfdock knows no `FACTOR`\n" in result.stdout
 
 
 def test_flags_of_xla_stand_behind_those_of_the_caller(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_a_run_measures_or_prints_results(words: list[str], python: Path) -> Non
         (["lost-2.18.0-cp311-cp311-linux_x86_64.whl"], 2, "wheel not found: lost-2.18.0-cp311"),
         (["PYTHON", "--vs", "a.whl"], 2, "compare a wheel with a wheel, or a Python with a Python"),
         (["a.whl", "--vs", "PYTHON"], 2, "compare a wheel with a wheel, or a Python with a Python"),
-        (["PYTHON", "--switch", "FACTOR"], 2, "`FACTOR` is no switch with a value"),
+        (["PYTHON", "--switch", "FACTOR"], 2, "`FACTOR` is neither a switch with a value"),
         (["PYTHON", "--switch", "FACTOR=1", "--switch", "FACTOR=2"], 2, "`FACTOR` is given twice"),
         (["PYTHON", "--switch", "CUDA_VISIBLE_DEVICES=0"], 2, "both sides need the value -1"),
         (

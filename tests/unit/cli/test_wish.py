@@ -270,7 +270,7 @@ def test_a_question_about_options_is_options_too(run: Run) -> None:
         ("--python 3.12 plan --gpu rtx3090", "write it after the command: `tfdock plan --python …`"),
         ("plan --gpu rtx3090 --set patches=a", "or `--set tensorflow.patches=…`"),
         ("plan --gpu rtx3090 h100", "name it by an option: `--gpu rtx3090,h100`"),
-        ("plan --gpu gtx770 --tensorflow 2.x", "without it, tfdock takes the newest release that fits"),
+        ("plan --gpu gtx770 --tensorflow 2.x", "without a version, tfdock uses the newest release that fits"),
     ],
 )
 def test_an_option_that_is_not_there_is_told_where_its_value_goes(run: Run, words: str, told: str) -> None:

@@ -184,7 +184,7 @@ def test_a_packed_log_that_is_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) 
     result = run(path)
     assert result.exit_code == 0
     assert "nvcc_unsupported_arch" in result.stdout
-    assert "ends too early: only what comes before it is read" in result.stderr
+    assert "ends too early: only the text before this error is read" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -552,11 +552,11 @@ GNU = "host_config.h:139:2: error: #error -- unsupported GNU version! gcc versio
     [
         (AMPERE, NVCC, "CUDA 12.5.1 of your profile knows compute_86"),
         (BLACKWELL, NVCC, "CUDA 12.5.1 of your profile knows compute_86"),
-        ({"gpus": ["rtx3080"]}, NVCC.replace("86", "120"), "profile asks sm_86, and the log is about compute_120"),
+        ({"gpus": ["rtx3080"]}, NVCC.replace("86", "120"), "profile asks sm_86, but the log is about compute_120"),
         (BLACKWELL, NVCC.replace("86", "120"), ""),
-        (AMPERE, GNU.format(11), "takes gcc 13, and that of the log gcc 11 at most"),
+        (AMPERE, GNU.format(11), "accepts gcc up to 13, the CUDA in the log only up to 11"),
         (AMPERE, GNU.format(13), ""),
-        (AMPERE, CUDA_H.format("11.2"), "your profile asks CUDA 12.5.1, and the log is about CUDA 11.2"),
+        (AMPERE, CUDA_H.format("11.2"), "your profile asks CUDA 12.5.1, but the log is about CUDA 11.2"),
         (AMPERE, CUDA_H.format("12.5"), ""),
         ({"accelerator": "cpu"}, NVCC, ""),
     ],
@@ -750,7 +750,7 @@ def test_where_nothing_is_known_it_says_so_with_suspicious_lines_and_how_to_repo
     [
         ("none.log", "No such file", "check the name"),
         ("folder", "Is a directory", "name the logs in it"),
-        ("https://example.org/1/raw", "No such file", "download it first"),
+        ("https://example.org/1/raw", "No such file", "download the log first"),
     ],
 )
 def test_a_log_that_cannot_be_read_is_one_problem(
@@ -795,7 +795,7 @@ def zipped() -> bytes:
         (bz2.compress(ARCH.encode()), "packed with bzip2", "bzip2 -d"),
         (gzip.compress(gzip.compress(gzip.compress(b"x"))), "data that is packed more than 2 times", "gunzip"),
         (bytes.fromhex("28b52ffd") + b"\x04\x41" + ARCH.encode(), "packed with zstd", "zstd -d"),
-        (Path(sys.executable).read_bytes()[: 1 << 16], "binary data", "name the text"),
+        (Path(sys.executable).read_bytes()[: 1 << 16], "binary data", "give a file with the text"),
     ],
     ids=["zip", "zip in gzip", "xz", "bzip2", "packed thrice", "zstd", "program"],
 )
@@ -817,7 +817,7 @@ def test_of_a_log_that_is_denser_than_any_the_first_part_is_read() -> None:
     members = (gzip.compress(log[at : at + 100_000]) + gzip.compress(b"") * 19 for at in range(0, len(log), 100_000))
     for packed in (gzip.compress(log), gzip.compress(b"".join(members))):
         result = run(stdin=packed)
-        assert "its gzip data holds over 250 times its size, as no log does" in result.stderr
+        assert "its gzip data unpacks to over 250 times its size; no log does" in result.stderr
         assert "nvcc_unsupported_arch" in result.stdout
 
 

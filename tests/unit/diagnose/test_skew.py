@@ -102,7 +102,7 @@ def test_an_unknown_error_still_says_what_it_belongs_to_and_what_is_out_of_step(
     assert told.findings == ()
     assert told.first == (
         "The first error is in line 3, and belongs to `@frob`, the file `external/frob/a.cc`. "
-        "Outside of what TensorFlow 2.10.1 was made with: Python 3.12 (made with 3.7 to 3.10)."
+        "Not a version that TensorFlow 2.10.1 was made with: Python 3.12 (made with 3.7 to 3.10)."
     )
 
 

@@ -218,7 +218,7 @@ CASES = """
     limit: NCCL
 2.4 on k80: native-same-major sm_35
     limit: the cuDNN 8 that is installed must be older than 8.8
-    limit: 470 is the last that knows this GPU
+    limit: 470 is the last driver that knows this GPU
 2.4 on rtx5090: ptx-jit compute_80
     limit: driver 570.86.16 or newer with the open kernel modules
 
@@ -276,12 +276,12 @@ CASES = """
     limit: driver 525.60.13 or newer; 545.23.06 or newer for PTX 8.3 of the kernels that MLIR generated
     never: NCCL
 2.18 on v100: native sm_70
-    limit: driver 525.60.13 or newer, and 580 is the last that knows this GPU
+    limit: driver 525.60.13 or newer, and 580 is the last driver that knows this GPU
     never: cuDNN
 2.18 on gb10: no
-    reason: for machines with a CPU of x86_64; this GPU is in a machine with a CPU of aarch64
+    reason: it is for x86_64 machines; this GPU's machine is aarch64
 2.18 on jetson-agx-orin: no
-    reason: this GPU is in a machine with a CPU of aarch64
+    reason: this GPU's machine is aarch64
 2.18 on mi300x: no
     reason: its GPU code is for CUDA, and this GPU needs a wheel for ROCm
 
@@ -320,7 +320,7 @@ rocm on mi250x: native gfx90a
     never: CUDA
     never: driver
 rocm on rx6700xt: no
-    reason: such code runs on no other target than its own
+    reason: such code runs only on the target that it was compiled for
 rocm on mi300x: no
     reason: it has code for gfx1030, gfx1100, gfx900, gfx906, gfx908, gfx90a only
 rocm on rx6800xt: no
@@ -349,7 +349,7 @@ stubs on gtx980: no
 stub+86 on rtx5090: ptx-jit compute_86
     never: containers
 unknown on rtx3080: native sm_86
-    limit: has 4 images of a kind that is not known
+    limit: has 4 images of an unknown kind
 
 --- A6: container by container
 
@@ -366,16 +366,16 @@ unknown on rtx3080: native sm_86
 --- A7: below the oldest entry of its list, whatever code there is
 
 list-80 on v100: no
-    reason: TensorFlow ignores GPUs below 8.0, the oldest it was built for
+    reason: TensorFlow ignores GPUs below 8.0, the lowest target of this build
 
 --- B: drivers
 
 kepler on k80: no
-    reason: CUDA 12.5.1, which the wheel is made with, needs driver 525.60.13, and 470 was the last for this GPU
+    reason: CUDA 12.5.1, which the wheel is made with, needs driver 525.60.13, and 470 was the last driver for
 kepler-ptx-7.8 on k80: no
-    reason: PTX 7.8 of its kernels needs driver 520.61.05, and 470 was the last for this GPU
+    reason: PTX 7.8 of its kernels needs driver 520.61.05, and 470 was the last driver for this GPU
 kepler-ptx-7.4 on k80: ptx-jit compute_35
-    limit: driver 470.42.01 or newer, and 470 is the last that knows this GPU
+    limit: driver 470.42.01 or newer, and 470 is the last driver that knows this GPU
 blackwell on rtx5090: native sm_120
     limit: driver 570.86.16 or newer with the open kernel modules
     never: MLIR
@@ -415,7 +415,7 @@ gfx1100 on rx7900xtx: native gfx1100
 --- a release without a row
 
 nightly on rtx3080: native sm_86
-    limit: it is not known which GPUs its TensorFlow (2.99.0.dev1) ignores
+    limit: it is not known which GPUs TensorFlow 2.99.0.dev1 ignores
 """
 
 
@@ -562,12 +562,12 @@ def test_of_libraries_of_which_one_is_loaded_the_best_decides() -> None:
     several = replace(several, build_info=None)
     blackwell = asked(several, "rtx5090")
     assert (blackwell.runs, blackwell.by) == ("native", "sm_120")
-    assert blackwell.reason.endswith("it loads one of its libraries, for cuda118, cuda128: cuda128 does so")
-    assert asked(several, "rtx3080").reason.endswith("for cuda118, cuda128: cuda118, cuda128 do so")
-    assert asked(several, "rx7900xtx").reason.endswith("for rocm64: rocm64 does so")
+    assert blackwell.reason.endswith("only one of its libraries, for cuda118, cuda128: this is true of cuda128")
+    assert asked(several, "rtx3080").reason.endswith("for cuda118, cuda128: this is true of cuda118, cuda128")
+    assert asked(several, "rx7900xtx").reason.endswith("for rocm64: this is true of rocm64")
     old = asked(several, "gtx1080")
     assert old.runs == "no"
-    assert old.reason == "it loads one of its libraries, for cuda118, cuda128: none has code for it"
+    assert old.reason.endswith("one of its libraries, for cuda118, cuda128: none of these has code for this GPU")
 
 
 def test_one_library_with_a_number_is_no_choice() -> None:
@@ -743,7 +743,7 @@ def here(driver: str, *, wsl: bool = False, architecture: str = "x86_64") -> Hos
         # On WSL2 the driver is that of Windows, with numbers of its own.
         (TF_2_18, "rtx3080", here("526.0", wsl=True), "no", "needs 527.41 or newer"),
         (TF_2_18, "rtx3080", here("528.1", wsl=True), "native-same-major", "driver 527.41 of Windows or newer"),
-        (TF_2_18, "rtx3080", here("550.1", architecture="aarch64"), "no", "this machine has a CPU of aarch64"),
+        (TF_2_18, "rtx3080", here("550.1", architecture="aarch64"), "no", "this machine is aarch64"),
         # The board's own: no table holds for it.
         (ORIN, "jetson-agx-orin", here("35.4.1", architecture="aarch64"), "native", ""),
         (ROCM_2_14, "mi250x", here("550.1"), "native", ""),

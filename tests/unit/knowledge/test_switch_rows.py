@@ -29,12 +29,12 @@ def test_switches_and_presets_are_variables(asked: list[str], found: dict[str, s
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        (["A"], "`A` is no switch with a value, like `TF_ENABLE_ONEDNN_OPTS=0`, and no preset: `deterministic`, "),
-        (["-x=1"], "`-x=1` is no switch"), (["A=\n"], "is no switch"), (["A B=1"], "is no switch"),
+        (["A"], "`A` is neither a switch with a value, like `TF_ENABLE_ONEDNN_OPTS=0`, nor a preset: `deter"),
+        (["-x=1"], "`-x=1` is neither"), (["A=\n"], "is neither a switch"), (["A B=1"], "is neither a switch"),
         (["A=1", "A=2"], "`A` is given twice"), (["quiet", "TF_CPP_MIN_LOG_LEVEL=0"], "is given twice"),
         (["XLA_FLAGS=--xla_dump_to=/a", "--xla_dump_to=/b"], "`--xla_dump_to` is given twice"),
-        (["--xla_dump_to=/my folder"], "no value with blanks"), (["A=\u2028"], "is no switch"),
-        (["allow_soft_placement=1"], "is a setting of the program"), (["a.b=1"], "is no switch"),
+        (["--xla_dump_to=/my folder"], "no value with blanks"), (["A=\u2028"], "is neither a switch"),
+        (["allow_soft_placement=1"], "is a setting of the program"), (["a.b=1"], "is neither a switch"),
         (["gpu_options.allow_growth=true"], "set_memory_growth("),
     ],
 )  # fmt: skip
@@ -47,13 +47,13 @@ def test_what_is_no_switch_or_is_given_twice_is_refused(asked: list[str], says: 
     ("name", "release", "says"),
     [
         ("TF_ENABLE_ONEDNN_OPTS", "2.18", []), ("MIOPEN_LOG_LEVEL", "2.18", []), ("TF_CUDNN_USE_FRONTEND", "", []),
-        ("TF_ENABLE_ONEDNN", "2.18", ["no `TF_ENABLE_ONEDNN` is known here; did you mean `TF_ENABLE_ONEDNN_OPTS`?"]),
-        ("MY_OWN", "2.18", ["no `MY_OWN` is known here"]),
+        ("TF_ENABLE_ONEDNN", "2.18", ["tfdock knows no `TF_ENABLE_ONEDNN`; did you mean `TF_ENABLE_ONEDNN_OPTS`?"]),
+        ("MY_OWN", "2.18", ["tfdock knows no `MY_OWN`"]),
         ("TF_CUDNN_USE_FRONTEND", "2.21",
          ["TensorFlow 2.21 reads no `TF_CUDNN_USE_FRONTEND`: the name is in the official wheels of 2.5 to 2.19"]),
         ("--tf_xla_cpu_global_jit", "1.4",
          ["TensorFlow 1.4 reads no `--tf_xla_cpu_global_jit`: the name is in the official wheels of 1.12 and newer; "
-          "TensorFlow ends at an unknown flag"]),
+          "TensorFlow exits if it finds an unknown flag"]),
     ],
 )  # fmt: skip
 def test_a_switch_that_a_release_does_not_read_or_nobody_knows_is_noted(

@@ -90,7 +90,7 @@ def test_one_of_the_same_release_here_is_scaled_by_what_there_is_to_compile(desk
 def test_where_none_is_like_it_a_published_figure_is_named_as_such(desk: Desk, other: Mapping[str, Any]) -> None:
     found = expected(desk, CPU, other)
     assert found.seconds == {"compile": 16 * 3600 / 8}
-    assert "a known figure, 16 core-hours for the CPU, and 8 jobs" in found.source
+    assert "a published figure (16 core-hours for a CPU build) and 8 jobs" in found.source
 
 
 def test_more_jobs_than_cores_take_no_less_time(desk: Desk) -> None:
@@ -117,7 +117,7 @@ def test_a_record_of_an_older_version_without_limits_counts_too(desk: Desk) -> N
 )
 def test_a_record_with_senseless_figures_does_not_count(desk: Desk, fields: Mapping[str, Any]) -> None:
     own = desk.plan(CPU, machine=HERE).build_id
-    assert "a known figure" in expected(desk, CPU, record(own, **fields)).source
+    assert "a published figure" in expected(desk, CPU, record(own, **fields)).source
     assert expected(desk, CPU, record(own, 1), record(own, 2, **fields)).source == "its build of 2026-11-01"
 
 

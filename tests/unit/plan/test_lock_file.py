@@ -296,7 +296,7 @@ def test_a_choice_that_changed_is_named_unless_it_does_not_matter(plan: BuildPla
     assert said(locks.outdated(before, plan, "x.lock")) == "", "the same bytes come of it"
     told = said(locks.outdated(replace(before, fingerprint="0" * 64), plan, "x.lock"))
     assert told.startswith("lock-outdated:")
-    assert "`xla` was false and is true" in told
+    assert "`xla` was false, now it is true" in told
     assert "python" not in told
 
 

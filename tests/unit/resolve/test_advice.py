@@ -392,7 +392,7 @@ OLD_AND_NEW = [
         ),
         (
             ["dgx-spark", "rtx5090"],
-            ["No single wheel runs on both.", "dgx-spark needs a wheel for machines with a CPU of aarch64"],
+            ["No single wheel runs on both.", "dgx-spark needs a wheel for aarch64 machines"],
             ["--gpu dgx-spark", "--gpu rtx5090"],
         ),
         (

@@ -105,7 +105,7 @@ def test_a_library_that_nobody_names_follows_the_toolkit_that_is_asked_for(desk:
 
 def test_where_only_an_image_is_missing_one_of_ones_own_is_named(desk: Desk) -> None:
     asked = 'schema: 1\ntensorflow: "2.3.1"\npython: "3.9"\naccelerator: cpu\n'
-    hint = "you could try it, untested, with an image of your own: `allow_untested: true`, `base: …`"
+    hint = "you could try an untested build with your own image: `allow_untested: true`, `base: …`"
     assert hint in desk.problems(asked)[0].why
     assert str(desk.resolve(asked + "allow_untested: true\nbase: me/x:1\n").base) == "me/x:1"
     assert hint not in desk.problems(asked + "base: me/x:1\n")[0].why
@@ -123,8 +123,8 @@ base: {base}
 @pytest.mark.parametrize(
     ("base", "more", "message"),
     [
-        ("debian:12", 'cuda: "12.3"\ncompiler: nvcc', "plain Debian 12: CUDA is not in it"),
-        ("docker.io/library/ubuntu:jammy", 'cuda: "12.3"\ncompiler: nvcc', "plain Ubuntu 22.04: CUDA is not in it"),
+        ("debian:12", 'cuda: "12.3"\ncompiler: nvcc', "plain Debian 12 without CUDA"),
+        ("docker.io/library/ubuntu:jammy", 'cuda: "12.3"\ncompiler: nvcc', "plain Ubuntu 22.04 without CUDA"),
         (
             "nvidia/cuda:12.3.2-base-ubuntu22.04",
             'cuda: "12.3"\ncompiler: nvcc',
@@ -135,8 +135,8 @@ base: {base}
             'cuda: "12.3"\ncompiler: nvcc',
             "has only the libraries of",
         ),
-        ("debian:12-slim", 'cuda: "12.3"\ncompiler: nvcc', "plain Debian 12: CUDA is not in it"),
-        ("ubuntu", 'cuda: "12.3"\ncompiler: nvcc', "plain Ubuntu: CUDA is not in it"),
+        ("debian:12-slim", 'cuda: "12.3"\ncompiler: nvcc', "plain Debian 12 without CUDA"),
+        ("ubuntu", 'cuda: "12.3"\ncompiler: nvcc', "plain Ubuntu without CUDA"),
         ("fedora:40", 'cuda: "12.3"\ncompiler: nvcc', "tfdock installs a build's tools with apt"),
         ("fedora:30", "accelerator: cpu", "tfdock installs a build's tools with apt"),
         ("archlinux", "accelerator: cpu", "tfdock installs a build's tools with apt"),
@@ -178,7 +178,7 @@ def test_in_a_base_that_provides_all_nothing_is_installed(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("tools", "more", "message"),
     [
-        ('gcc: "9.3"', "", "`provides` names no bazel and no python, and nothing is installed in me/tools:1"),
+        ('gcc: "9.3"', "", "`provides` names no bazel and no python, and tfdock installs nothing in me/tools:1"),
         (ALL, 'python: "3.8"\n', "`base` me/tools:1 has Python 3.9, not 3.8"),
         (ALL, 'bazel: {version: "5.3.1"}\n', "me/tools:1 provides bazel 5.3.0, not 5.3.1"),
         (ALL.replace("9.3", "7.5"), "",

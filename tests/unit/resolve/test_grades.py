@@ -307,7 +307,7 @@ def test_an_edit_with_which_no_build_is_known_has_to_be_allowed(tmp_path: Path) 
     (tmp_path / "edits.yaml").write_text(EDITS)
     desk = Desk(knowledge=knowledge([tmp_path]), templates={})
     (problem,) = desk.problems(FAILING)
-    assert "no build is known with the edit cub alone" in problem.message
+    assert "no build with only the edit cub is known" in problem.message
     resolution = desk.resolve(FAILING + "allow_untested: true\n")
     assert [edit.edit for edit in resolution.edits] == ["cub"]
     assert resolution.grade.value == "untested"
@@ -384,7 +384,7 @@ def test_the_tag_of_a_release_candidate_is_written_as_upstream_does(desk: Desk, 
 
 def test_a_major_version_alone_is_told_to_be_incomplete(desk: Desk) -> None:
     problems = desk.problems('schema: 1\ntensorflow: "2.3.0"\ngpus: [v100]\ncuda: "11"\n')
-    assert "CUDA 11 names no minor version" in [problem.message for problem in problems]
+    assert "CUDA 11 has no minor version" in [problem.message for problem in problems]
 
 
 def test_no_build_without_gpus_replaces_a_source_whose_release_is_not_known(desk: Desk) -> None:

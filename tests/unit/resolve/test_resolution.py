@@ -41,7 +41,7 @@ def test_a_release_with_an_archive_that_no_server_has_is_refused_and_an_address_
     (problem,) = desk.problems(HEAD + "gpus: [slab]\n")
     assert (problem.code, problem.field) == ("source-archive-lost", "tensorflow")
     assert "downloads x 1.0 (@x), and no server is known to have it" in problem.message
-    assert problem.why == f"http://gone.example/x is dead since 2020; its sha256 is {'a' * 64}"
+    assert problem.why == f"http://gone.example/x has not worked since 2020; the archive's sha256 is {'a' * 64}"
     assert [one.code for one in desk.resolve(HEAD + "gpus: [slab]\nallow_untested: true\n").untested] == [
         problem.code
     ]
@@ -289,7 +289,7 @@ def test_an_official_list_is_taken_as_far_as_the_toolkit_that_is_asked_for_compi
     resolution = made_up.resolve(HEAD + "accelerator: cuda\ncuda: '20.0.1'\n")
     assert resolution.targets == ("sm_86",)
     (choice,) = [choice for choice in resolution.choices if choice.field == "targets"]
-    assert choice.reason == "the official wheel's list, without targets that this build cannot have"
+    assert choice.reason == "the official wheel's list, without targets that this build cannot compile"
 
 
 def test_a_way_out_reads_as_it_stands_in_a_profile(made_up: Desk) -> None:
