@@ -17,7 +17,7 @@ from tfdock.diagnose import skew
 from tfdock.diagnose.log_search import LogSightings, Sighting, SuspectLine
 from tfdock.diagnose.skew import ObservedParts, Skew
 from tfdock.errors import Suggestion, clean
-from tfdock.knowledge.failure_rows import ErrorKind, Failure, LogPart, Relation
+from tfdock.knowledge.failure_rows import ErrorKind, Failure, LogPart, Relation, compiled
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import profile_fixes
 from tfdock.plan.profile_fixes import Context
@@ -255,7 +255,8 @@ def _finding(
     # Shortened only for sentences: the changes of the profile below need the whole values.
     values = {**row.values, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
     told = here.outside() if row.unsure else here.made_of(row.tells)
-    only_installed = row.installed and "bazel" not in seen.versions
+    said = [f"{name} {text}" for name, text in sighting.values.items()]
+    means = [one.means for one in knowledge.meanings if any(map(compiled(one.says).search, said))]
     mismatch = _profile_mismatch(row, sighting.values, context) if context else ""
     profile = None if mismatch else context
     changes = profile_fixes.changes(row, {**row.values, **sighting.values}, profile) if profile else ()
@@ -265,9 +266,9 @@ def _finding(
         confidence=_confidence(sighting, row, seen),
         line=sighting.line,
         excerpt="\n".join(sighting.excerpt),
-        cause=" ".join(filter(None, (row.cause.format(**values), told))),
+        cause=" ".join(filter(None, (row.cause.format(**values), *means, told))),
         fix=(profile_fixes.fix(row, profile) if profile else "")
-        or (row.installed if only_installed else row.fix).format(**values),
+        or (("bazel" not in seen.versions and row.installed) or row.fix).format(**values),
         source=knowledge.cited("failures", row),
         count=sighting.count,
         values=dict(sighting.values),

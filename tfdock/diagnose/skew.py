@@ -336,9 +336,8 @@ def _fix(part: LogPart, way: str, here: ObservedParts, name: CameAndWent | None)
         wanted = tested if tested and _agrees(name, way, tested) is False else f"{name.since} or newer"
     else:
         limit, wanted = "", tested
-    words = part.too_old if way == "too_old" else part.too_new
     known = f"{part.title} {wanted}" if wanted else f"the {part.title} that {here.whom} was made with"
-    return words.format(wanted=known, limit=limit), wanted
+    return (part.too_old if way == "too_old" else part.too_new).format(wanted=known, limit=limit), wanted
 
 
 def _next(version: str) -> str:

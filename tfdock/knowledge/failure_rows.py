@@ -317,6 +317,15 @@ class ErrorKind(Row):
     step: str
 
 
+class Meaning(Row):
+    """What a value of a failure means. `says` is an expression for the value's name, a blank and the value."""
+
+    KEY = ("says",)
+
+    says: Expression
+    means: str
+
+
 class CameAndWent(Row):
     """A name in an error, and the versions of its part that have this name: from `since` to `until`, both included.
 

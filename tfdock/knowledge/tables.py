@@ -39,7 +39,7 @@ from tfdock.profile import yaml_nodes
 
 # At run time the rows of failures are imported only when needed: see `failures`.
 if TYPE_CHECKING:
-    from tfdock.knowledge.failure_rows import CameAndWent, ErrorKind, Failure, LogPart
+    from tfdock.knowledge.failure_rows import CameAndWent, ErrorKind, Failure, LogPart, Meaning
 
 _MEMORY = "memory"
 _R = TypeVar("_R", bound=Row)
@@ -71,6 +71,19 @@ def _listed(kind: type[_R], name: str = "", *, newest_first: bool = False) -> ca
         return tuple(base.keyed(own, kind).values()) if kind.KEY else base.rows(own, kind, newest_first=newest_first)
 
     table = cached_property(listed)
+    return table
+
+
+def _of_logs(kind: str, *, listed: bool = True) -> cached_property[Any]:
+    """Return a table of rows about logs. Their module is imported when it is needed: most commands read no log."""
+
+    def of_logs(base: KnowledgeBase) -> object:
+        from tfdock.knowledge import failure_rows
+
+        rows = base.keyed(str(table.attrname), getattr(failure_rows, kind))
+        return tuple(rows.values()) if listed else rows
+
+    table = cached_property(of_logs)
     return table
 
 
@@ -119,16 +132,14 @@ class KnowledgeBase:
     size_limits = _listed(wheel_rows.SizeLimit)  #: The largest wheels that services accept.
     runtimes = _keyed(image_rows.RuntimeRow)  #: Python minor version -> row.
     probes = _listed(wheel_rows.Probe, newest_first=True)  #: How wheels are tried, overlay rows first.
-    #: Packages that are too new for wheels that require them.
-    requirement_limits = _listed(wheel_rows.RequirementLimit)
+    requirement_limits = _listed(wheel_rows.RequirementLimit)  #: Packages that are too new for some wheels.
     runtime_libraries = _listed(wheel_rows.RuntimeLibrary)  #: Libraries that are opened at run time.
     runtime_toolkits = _listed(toolkit_rows.RuntimeToolkit)  #: The toolkit's programs that releases call at run time.
     estimates = _listed(release_rows.Estimate, newest_first=True)  #: Figures for planning, overlay rows first.
     companions = _listed(wheel_rows.Companion)  #: The parts that come with official wheels.
     generated_kernels = _listed(wheel_rows.GeneratedKernels)  #: The kernels that MLIR generated for official wheels.
     runtime_compilers = _listed(toolkit_rows.RuntimeCompiler)  #: How releases compile at run time.
-    #: The owners of the libraries in a wheel: overlay rows first.
-    wheel_libraries = _listed(wheel_rows.WheelLibrary, newest_first=True)
+    wheel_libraries = _listed(wheel_rows.WheelLibrary, newest_first=True)  #: Owners of libraries: overlay rows first.
     ci_actions = _keyed(program_rows.CiAction)  #: An action's name -> row.
     codes = _keyed(program_rows.ErrorCode)  #: A problem's code -> row.
     switches = _keyed(switch_rows.Switch)  #: A switch's name -> row.
@@ -143,30 +154,15 @@ class KnowledgeBase:
         reported = failures_of(self.evidence.values(), titles, self.edits)
         return {**{row.id: row for row in reported}, **self.keyed("failures", Failure)}
 
-    @cached_property
-    def log_parts(self) -> dict[str, LogPart]:
-        """A part that logs show -> row."""
-        from tfdock.knowledge.failure_rows import LogPart
-
-        return self.keyed("log_parts", LogPart)
-
-    @cached_property
-    def error_kinds(self) -> tuple[ErrorKind, ...]:
-        """The kinds of errors, the most specific kind first."""
-        from tfdock.knowledge.failure_rows import ErrorKind
-
-        return tuple(self.keyed("error_kinds", ErrorKind).values())
-
-    @cached_property
-    def came_and_went(self) -> tuple[CameAndWent, ...]:
-        """The names that were added or removed by some version of a part."""
-        from tfdock.knowledge.failure_rows import CameAndWent
-
-        return tuple(self.keyed("came_and_went", CameAndWent).values())
-
+    #: A part that logs show -> row.
+    log_parts: cached_property[dict[str, LogPart]] = _of_logs("LogPart", listed=False)
+    #: The kinds of errors, the most specific kind first.
+    error_kinds: cached_property[tuple[ErrorKind, ...]] = _of_logs("ErrorKind")
+    #: The names that were added or removed by some version of a part.
+    came_and_went: cached_property[tuple[CameAndWent, ...]] = _of_logs("CameAndWent")
+    meanings: cached_property[tuple[Meaning, ...]] = _of_logs("Meaning")  #: What values in logs mean.
     gpus = _keyed(gpu_rows.Gpu)  #: Canonical short name -> row.
-    #: Base images in order of preference: overlay rows first.
-    images = _listed(image_rows.ImageRow, newest_first=True)
+    images = _listed(image_rows.ImageRow, newest_first=True)  #: Base images, the best first: overlay rows first.
     image_tags = _listed(image_rows.ImageTags)  #: Which tags of a repository exist.
     distributions = _keyed(image_rows.Distribution)  #: Name -> row.
     accelerators = _keyed(Accelerator)  #: Name -> row.

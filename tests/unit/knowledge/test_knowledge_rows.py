@@ -1007,3 +1007,15 @@ def test_the_accelerators_are_these_and_know_their_components(knowledge: Knowled
 def test_a_target_belongs_to_one_accelerator(knowledge: KnowledgeBase, target: str) -> None:
     patterns = [row.target_pattern for row in knowledge.accelerators.values() if row.target_pattern]
     assert sum(bool(re.fullmatch(pattern, target)) for pattern in patterns) == 1
+
+
+def test_what_a_library_a_driver_or_a_list_means_agrees_with_the_other_tables(knowledge: KnowledgeBase) -> None:
+    for row in knowledge.meanings:
+        if made := re.search(r"; TensorFlow (\S+)(?: to (\S+))? (?:was|were) made with CUDA (\S+) ", row.means):
+            first, last = Version(made[1]), Version(made[2] or made[1])
+            ours = [one for name, one in knowledge.own_releases.items() if first <= Version(name) <= last]
+            assert {one.components["cuda"].tested for one in ours} == {made[3]}, row.says
+        if driver := re.search(r"For CUDA (\S+) that is driver (\S+) or newer", row.means):
+            assert knowledge.toolkits[("cuda", driver[1])].driver_linux == driver[2], row.says
+        if listed := re.search(r"begins with (\S+): this Python is ([\d.]+),", row.means):
+            assert next(name for name, one in knowledge.own_releases.items() if listed[2] in one.pythons) == listed[1]
