@@ -11,6 +11,7 @@ Imports: `builder`, `diagnose`, `engine`, `gpu`, `host`, `knowledge`, `plan`, `r
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -31,8 +32,7 @@ from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.notes import notes_of
 from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.plan.wish import NO_WISH, Wish, wish_of
-from tfdock.resolve.advice import Advice, gpus_named
-from tfdock.resolve.advice import advise as advice_for
+from tfdock.resolve.advice import Advice, advise_on, gpus_named
 from tfdock.resolve.resolution import Resolution
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel_file import inspected
@@ -40,10 +40,9 @@ from tfdock.wheel.wheel_file import inspected
 __all__ = ["advise", "build", "check", "diagnose", "inspect", "notes", "plan", "runs_on"]
 
 
-def advise(*gpus: str, tensorflow: str | None = None, python: str | None = None) -> Advice:
-    """Return how official wheels run on GPUs, and the profile of a better build, if there is one."""
-    base = _knowledge()
-    return advice_for(base, gpus_named(base, gpus), tensorflow=tensorflow, python=python)
+def advise(*words: str, tensorflow: str | None = None, python: str | None = None) -> Advice:
+    """Return how official wheels run on GPUs or a system, and the profile of a better build, if there is one."""
+    return advise_on(_knowledge(), words, tensorflow=tensorflow, python=python, machine=platform.machine())
 
 
 def check(profile: str = "", *, gpu: str | Sequence[str] = (), **fields: object) -> Resolution:

@@ -9,7 +9,7 @@ from typing import Any
 from tfdock.cli.console import Style, clean
 from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import Compatibility, LibraryService
-from tfdock.gpu.devices import local_words, title
+from tfdock.gpu.devices import joined_words, local_words, title
 from tfdock.host import hardware
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.release_rows import Estimate
@@ -35,18 +35,23 @@ def requested_gpus(base: KnowledgeBase, words: Sequence[str]) -> tuple[Requested
     A word is a name, a capability or `local`; commas may separate words. Raise ProfileError if a name is unknown
     (with the nearest names), or if `local` finds no GPU.
     """
-    names = [name.strip() for word in words for name in word.split(",") if name.strip()]
+    names = split_names(words)
+    others = joined_words(base, [name for name in names if name != "local"])
     if "local" not in names:
-        return tuple(RequestedGpus(gpu=gpu) for gpu in gpus_named(base, names))
-    others = [name for name in names if name != "local"]
-    here = _local_names(base)
+        return tuple(RequestedGpus(gpu=gpu) for gpu in gpus_named(base, others))
+    here = local_names(base)
     named = gpus_named(base, others) if others else ()
     gpus = gpus_named(base, [*others, *here])
     # This machine's driver is irrelevant for a GPU that the user named for another machine.
     return tuple(RequestedGpus(gpu=gpu, host=None if gpu in named else hardware.local_host()) for gpu in gpus)
 
 
-def _local_names(base: KnowledgeBase) -> tuple[str, ...]:
+def split_names(words: Sequence[str]) -> list[str]:
+    """Return the names in words, which commas may separate."""
+    return [name.strip() for word in words for name in word.split(",") if name.strip()]
+
+
+def local_names(base: KnowledgeBase) -> tuple[str, ...]:
     """Return the names of this machine's GPUs, from its drivers. Raise ProfileError if there are none."""
     names = local_words(base, hardware.local_gpus())
     if not names:

@@ -13,7 +13,7 @@ from tfdock.errors import Problem
 from tfdock.knowledge.program_rows import ExplainedCode
 from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.switch_rows import SwitchFacts
-from tfdock.resolve.advice import AdvisedWheel, SizePlan, VendorWheel
+from tfdock.resolve.advice import AdvisedWheel, SizePlan
 from tfdock.resolve.gpu_support import TargetFacts
 from tfdock.types import Choice
 
@@ -35,6 +35,16 @@ class FigureJson(TypedDict):
     unverified: bool | str  #: The part of the row that nobody has checked; false if all is checked.
 
 
+class PublishedBuildJson(TypedDict):
+    """A wheel or an image of TensorFlow by others, such as a vendor of GPUs."""
+
+    build: str  #: Its name.
+    tensorflow: str  #: Its version of TensorFlow.
+    pythons: Sequence[str]  #: Its Pythons.
+    components: Mapping[str, str]  #: Its versions of CUDA and other parts, if known.
+    get: str  #: The command that installs it.
+
+
 class AdviseDocument(TypedDict):
     """`tfdock advise`: how an official wheel runs on GPUs, and a profile for a wheel that runs better."""
 
@@ -46,7 +56,7 @@ class AdviseDocument(TypedDict):
     wheel: AdvisedWheelJson  #: The official wheel.
     native_wheel: AdvisedWheelJson | None  #: The nearest official wheel that runs natively.
     instead: AdvisedWheelJson | None  #: An official wheel that makes a build of the profile unnecessary.
-    vendor_wheel: VendorWheel | None  #: The GPU vendor's own wheel.
+    published_builds: Sequence[PublishedBuildJson]  #: Wheels and images by others for the GPUs, the newest first.
     apart: Sequence[str]  #: Why one wheel cannot serve all GPUs.
     profile: str | None  #: The text of the profile to build; null without a profile.
     profile_tensorflow: str | None  #: The release in that profile.

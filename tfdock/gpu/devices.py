@@ -40,7 +40,9 @@ def matching(knowledge: KnowledgeBase, name: str) -> DeviceMatch:
         found = tuple(row for target in generation.targets if (row := example_gpu(knowledge, generation, target)))
         only = found[0] if len(found) == 1 else None
         # Do not return the example's row: the generation has other GPUs of the same target.
-        return DeviceMatch(gpu=_of_generation(generation, only)) if only else DeviceMatch(candidates=found)
+        key, names = gpu_key(generation.architecture), (generation.architecture,)
+        row = only and Gpu(gpu=key, accelerator=only.accelerator, target=only.target, names=names, source=())
+        return DeviceMatch(gpu=row, candidates=() if row else found)
     # A word such as `rtx` or `super` alone is not a name, though many GPU names contain it.
     generic = re.fullmatch(r"[^\W\d]*", name.strip())
     for texts in dict.fromkeys(_attempts(knowledge, name)):
@@ -64,11 +66,6 @@ def generation_named(knowledge: KnowledgeBase, name: str) -> Architecture | None
     texts = {_squeeze(name).removeprefix(_squeeze(row.vendor)) for row in knowledge.accelerators.values()}
     rows = knowledge.architectures
     return next((row for row in rows if texts & {*map(_squeeze, (row.architecture, *row.also))}), None)
-
-
-def _of_generation(generation: Architecture, example: Gpu) -> Gpu:
-    name = generation.architecture
-    return Gpu(gpu=gpu_key(name), accelerator=example.accelerator, target=example.target, names=(name,), source=())
 
 
 def example_gpu(knowledge: KnowledgeBase, row: Architecture, target: str) -> Gpu | None:
@@ -238,11 +235,27 @@ def _words_left(gpu: Gpu, text: str) -> int | None:
     return min(counts, default=None)
 
 
+def joined_words(knowledge: KnowledgeBase, words: Sequence[str]) -> list[str]:
+    """Return the names that words make, longest first: in a shell, unquoted `RTX 3080` is two arguments."""
+    names = []
+    while words:
+        end = next((end for end in range(len(words), 1, -1) if _is_a_name(knowledge, words[:end])), 1)
+        names.append(" ".join(words[:end]))
+        words = words[end:]
+    return names
+
+
+def _is_a_name(knowledge: KnowledgeBase, words: Sequence[str]) -> bool:
+    """Return whether words together name a GPU or another device, and no word alone is one of the other kind."""
+    if means_gpu(knowledge, " ".join(words)):
+        after = () if words[0].lower() in _words(knowledge) else words[1:]  # `foo rtx3080` are two names
+        return not any([named(knowledge, after[:1]), *(other_device(knowledge, word) for word in words)])
+    return bool(other_device(knowledge, " ".join(words))) and not any(means_gpu(knowledge, word) for word in words)
+
+
 def named(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
     """Return the GPU whose full name the words form, or the GPU of each word; empty if a word names no GPU."""
-    # In a shell, unquoted `RTX 3080` is two arguments, but it names one GPU.
-    together = _find_by_full_name(knowledge, " ".join(words)) if words else None
-    each = [together] if together else [_find_by_full_name(knowledge, word) for word in words]
+    each = [_find_by_full_name(knowledge, word) for word in joined_words(knowledge, words)]
     return () if None in each else tuple(dict.fromkeys(gpu for gpu in each if gpu))
 
 
@@ -271,7 +284,8 @@ def search(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
     matches = tuple(
         gpu
         for gpu in rows
-        if (not targets or gpu.target in targets) and all(name in _searched(gpu) for name in names)
+        if (not targets or gpu.target in targets)
+        and all(name in " ".join((gpu.gpu, _squeeze(gpu.gpu), *map(gpu_key, gpu.names))) for name in names)
     )
     meant = None if matches or targets else find_gpu(knowledge, " ".join(words))
     return (meant,) if meant else tuple(sorted(matches, key=lambda gpu: _newest_first(knowledge, gpu)))
@@ -282,18 +296,10 @@ def _newest_first(knowledge: KnowledgeBase, gpu: Gpu) -> tuple[int, bool, tuple[
     accelerator = knowledge.accelerators[gpu.accelerator]
     embedded = is_embedded(knowledge, gpu.accelerator, gpu.target)
     # `12.0` is major and minor; `gfx90a` is a number with two hexadecimal digits at its end.
-    digits = re.findall(r"\d+", gpu.target)
-    number = tuple(map(int, digits)) if accelerator.capabilities else _of_gfx(gpu.target)
-    return [*knowledge.accelerators].index(gpu.accelerator), embedded, tuple(-part for part in number)
-
-
-def _of_gfx(target: str) -> tuple[int, ...]:
-    match = re.fullmatch(r"[a-z]+(\d+)([0-9a-f])([0-9a-f])", target)
-    return (int(match[1]), int(match[2], 16), int(match[3], 16)) if match else (0,)
-
-
-def _searched(gpu: Gpu) -> str:
-    return " ".join((gpu.gpu, _squeeze(gpu.gpu), *map(gpu_key, gpu.names)))
+    pattern = r"(\d+)\.(\d+)" if accelerator.capabilities else r"[a-z]+(\d+)([0-9a-f])([0-9a-f])"
+    match = re.fullmatch(pattern, gpu.target)
+    number = tuple(-int(digits, 16) for digits in match.groups()) if match else (0,)
+    return [*knowledge.accelerators].index(gpu.accelerator), embedded, number
 
 
 def title(knowledge: KnowledgeBase, gpu: Gpu) -> str:
@@ -406,8 +412,7 @@ def needs_open_modules(knowledge: KnowledgeBase, accelerator: str, target: str |
 
 def is_embedded(knowledge: KnowledgeBase, accelerator: str, gpu: str | None) -> bool:
     """Return whether GPUs of this target run only code for exactly this target, and no other GPU runs such code."""
-    row = architecture_of(knowledge, accelerator, gpu)
-    return row is not None and gpu in row.embedded
+    return gpu in embedded_targets(knowledge, accelerator)
 
 
 def is_integrated(knowledge: KnowledgeBase, target: str) -> bool:

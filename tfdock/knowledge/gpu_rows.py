@@ -70,10 +70,12 @@ class Gpu(Row):
 
 
 class OtherDevice(Row):
-    """A device or system for which tfdock builds no wheel, by the `words` with which users name it.
+    """A device or system, by the `words` with which users name it. Without `linux`, tfdock builds no wheel for it.
 
-    `official` are the releases with official wheels of the project `tensorflow`, if any, for Pythons from
-    `python_min` on. `says` is a sentence about these wheels, `instead` a sentence about alternatives.
+    `official` are the releases with official wheels, if any, for Pythons from `python_min` on; `lacking` are patch
+    releases without such a wheel; `wheels` gives the CUDA code of these wheels by release. `runs` names the
+    accelerators of published builds that run there, besides the CPU; `windows_driver` means that the driver is that
+    of Windows. `says` is a sentence about the wheels, `instead` a sentence about alternatives.
     """
 
     KEY = ("device",)
@@ -82,8 +84,45 @@ class OtherDevice(Row):
     words: str
     official: Span | None = None
     python_min: str = "2.7"
+    lacking: tuple[str, ...] = ()
+    wheels: dict[Span, tuple[str, ...]] = Field(default_factory=dict)
+    linux: bool = False
+    runs: dict[str, str] = Field(default_factory=dict)
+    windows_driver: bool = False
     says: str
     instead: str
+
+
+class PublishedBuild(Row):
+    """A published wheel or image of TensorFlow beside the official wheels of the releases.
+
+    `build` names it in a sentence, `get` is the command that installs it. `targets` are the GPUs that it has code
+    for, if it is not for all that its release uses. `system` is what it runs on, if not on any Linux; `machines` are
+    its CPUs.
+    """
+
+    KEY = ("build", "tensorflow")
+
+    build: str
+    accelerator: str
+    targets: tuple[str, ...] = ()
+    tensorflow: str
+    pythons: tuple[str, ...]
+    components: dict[str, str] = Field(default_factory=dict)
+    system: str = ""
+    machines: tuple[str, ...] = ("x86_64",)
+    get: str
+
+    @property
+    def parts(self) -> str:
+        """For people: `Python 3.6; CUDA 10.2; cuDNN 8.0`."""
+        return "; ".join(
+            f"{name} {one}" for name, one in {"Python": ", ".join(self.pythons), **self.components}.items()
+        )
+
+    def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
+        """Return an accelerator without a row, or a target that none of its GPUs has."""
+        return not_of(known.accelerators.get(self.accelerator), "targets", self.targets)
 
 
 class TargetReport(Row):

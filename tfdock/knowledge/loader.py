@@ -31,9 +31,9 @@ TABLES = (
     "ci_actions", "codes", "companions", "compilers", "configs", "cpu_features", "distributions", "drivers",
     "edits", "error_kinds", "estimates", "evidence", "failures", "flags", "forks", "generated_kernels", "gpus",
     "harmless_options", "host_compilers", "image_tags", "images", "interpreters", "libraries", "log_parts",
-    "meanings", "other_devices", "probes", "redistributables", "releases", "requirement_limits", "runtime_compilers",
-    "runtime_libraries", "runtime_toolkits", "runtimes", "size_limits", "slow_causes", "source_archives",
-    "switches", "target_reports", "toolkits", "variables", "wheel_libraries",
+    "meanings", "other_devices", "probes", "published_builds", "redistributables", "releases", "requirement_limits",
+    "runtime_compilers", "runtime_libraries", "runtime_toolkits", "runtimes", "size_limits", "slow_causes",
+    "source_archives", "switches", "target_reports", "toolkits", "variables", "wheel_libraries",
 )  # fmt: skip
 
 

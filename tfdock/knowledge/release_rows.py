@@ -100,6 +100,8 @@ class Release(Row):
     tested_compilers: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     #: Component, such as `cuda`, to the versions that the release accepts.
     components: dict[str, Support] = Field(default_factory=dict)
+    #: Library to its version in the official wheel for Linux, or the version that this wheel looks for.
+    built_with: dict[str, str] = Field(default_factory=dict)
     capability_pattern: Expression | None = None  #: A regular expression of accepted capabilities.
     #: A regular expression for capabilities that the release may or may not accept: nobody knows.
     capability_doubt: Expression | None = None

@@ -31,11 +31,12 @@ from tfdock.knowledge import (
     toolkit_rows,
     wheel_rows,
 )
-from tfdock.knowledge.evidence_rows import ReportedBuild, is_of
-from tfdock.knowledge.gpu_rows import Fork
+from tfdock.knowledge.evidence_rows import ReportedBuild, is_of, spans
+from tfdock.knowledge.gpu_rows import Fork, OtherDevice
 from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.rows import Accelerator, Row
 from tfdock.profile import yaml_nodes
+from tfdock.types import Version
 
 # At run time the rows of failures are imported only when needed: see `failures`.
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class KnowledgeBase:
     architectures = _listed(gpu_rows.Architecture)  #: Generations of GPUs.
     target_reports = _listed(gpu_rows.TargetReport)  #: Reports of users and vendors about targets.
     other_devices = _listed(gpu_rows.OtherDevice)  #: Devices and systems for which no wheel is built here.
+    published_builds = _listed(gpu_rows.PublishedBuild)  #: Wheels and images by others.
     forks = _listed(Fork)  #: Forks of TensorFlow that use more GPUs.
     libraries = _listed(toolkit_rows.LibraryRow)  #: The GPUs and toolkits that each version of a library supports.
     redistributables = _keyed(toolkit_rows.Redistributable)  #: (component, version) -> row.
@@ -218,6 +220,23 @@ class KnowledgeBase:
             used = {kind: tuple(dict.fromkeys((*of, *own.get(kind, ())))) for kind, of in row.runtime_targets.items()}
             found[name] = row.model_copy(update={"runtime_targets": used})
         return found
+
+    def on_system(self, device: OtherDevice) -> KnowledgeBase:
+        """Return the same knowledge with the official wheels of another system."""
+        rows = dict(self.releases)
+        for name, row in rows.items() if not device.linux else ():
+            has = spans(device.official or "", name)
+            code = next((code for span, code in device.wheels.items() if spans(span, name)), ())
+            changed = {
+                "pythons": tuple(one for one in row.pythons if has and Version(one) >= Version(device.python_min)),
+                "patches": tuple(patch for patch in row.patches if patch not in device.lacking),
+                "official_targets": {"cuda": code} if code else {},
+                "official_project": row.official_project if code else {},
+            }
+            rows[name] = row.model_copy(update=changed)
+        other = KnowledgeBase(self._texts)
+        other.__dict__.update(self.__dict__, releases=rows)
+        return other
 
     def fork(self, release: Release, accelerator: str) -> Fork | None:
         """Return the fork that is the source of a release's builds for an accelerator; None for TensorFlow itself."""

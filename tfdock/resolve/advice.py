@@ -19,15 +19,16 @@ from tfdock.gpu.devices import (
     embedded_targets,
     find_gpu,
     is_target,
+    joined_words,
     judge,
     machine_of,
+    other_device,
     sorted_targets,
     unknown_gpu,
 )
 from tfdock.gpu.gpu_facts import OFFICIAL_MACHINE, companions, facts_of_release
-from tfdock.knowledge.evidence_rows import spans
 from tfdock.knowledge.fits import is_used, overrides, own_target, reports
-from tfdock.knowledge.gpu_rows import Gpu, OtherDevice, TargetReport
+from tfdock.knowledge.gpu_rows import Gpu, OtherDevice, PublishedBuild, TargetReport
 from tfdock.knowledge.release_rows import Estimate, Release, Support, applies
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
@@ -37,11 +38,12 @@ from tfdock.resolve.profile_changes import is_set
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.resolve import resolve_text
 from tfdock.resolve.starter import StarterDevices, starter
-from tfdock.types import Capability, Version, same_minor
+from tfdock.types import Capability, Host, Version, same_minor
 
 OFFICIAL_PROJECT = "tensorflow"  #: The project of official wheels for most releases and accelerators.
 _OTHER_SYSTEMS = "other systems have wheels too: see `tfdock advise arm`, `macos` and `windows`"
 _FILE = "advice.yaml"
+_PLAIN = "cpu"  #: The word for a machine without GPU.
 # Comments, with `# ` in front, must fit a terminal of 80 columns.
 _COMMENT_COLUMNS = 78
 
@@ -60,15 +62,6 @@ class AdvisedWheel:
     system: str = ""  #: Where the wheel runs: system and CPU features; empty for another project's wheel.
     needs: tuple[str, ...] = ()  #: Requirements that pip does not install, such as `CUDA 11.2`.
     pins: tuple[str, ...] = ()  #: Extra pip requirements, if a library's newest version no longer supports a GPU.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VendorWheel:
-    """A wheel that a GPU's vendor publishes. Its targets are not known."""
-
-    vendor: str  #: The vendor.
-    project: str  #: The project's name.
-    release: str  #: The minor release.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +104,10 @@ class Advice:
     does not fit. `elsewhere` is the kind of machine that a GPU is part of, if no official wheels are for it;
     `buildable`: there are base images for it. `mixed`: the GPUs have several accelerators; `apart` says in lines why
     no wheel serves all GPUs. `reported` are reports about GPUs on which the wheel does not start at once. `overrides`
-    are settings with which users run code for another target. `vendors` is the vendor's own wheel: try it before a
-    build. `plan` are the offer's targets, `alternative` a longer list with code for exactly each GPU. `figures` are
-    measured numbers: the basis of sizes and times, and numbers to compare with.
+    are settings with which users run code for another target. `published_builds` are wheels and images by others for
+    the GPUs, the newest first. `unbuilt` is a system for which tfdock builds nothing. `plan` are the offer's targets,
+    `alternative` a longer list with code for exactly each GPU. `figures` are measured numbers: the basis of sizes and
+    times, and numbers to compare with.
     """
 
     asked: str | None
@@ -125,7 +119,8 @@ class Advice:
     native: AdvisedWheel | None
     instead: AdvisedWheel | None
     notes: tuple[str, ...] = ()
-    vendors: VendorWheel | None = None
+    published_builds: tuple[PublishedBuild, ...] = ()
+    unbuilt: str = ""
     offer: AcceptedProfile | None = None
     untested: AcceptedProfile | None = None
     refused: tuple[Problem, ...] = ()
@@ -150,17 +145,45 @@ class Advice:
 # --- the whole ------------------------------------------------------------------------------------------------------
 
 
-def advise(
-    knowledge: KnowledgeBase, gpus: Sequence[Gpu], *, tensorflow: str | None = None, python: str | None = None
+def advise_on(
+    knowledge: KnowledgeBase,
+    words: Sequence[str],
+    *,
+    tensorflow: str | None = None,
+    python: str | None = None,
+    machine: str = OFFICIAL_MACHINE,
 ) -> Advice:
-    """Return advice for GPUs and a release (`2.19`, `2.19.1`; None is the newest).
+    """Return advice for the GPUs and the system that words name; `cpu`, or a system alone, is without GPU.
+
+    `machine` is the CPU of a build for no GPU. Raises ProfileError and Incompatible, as the functions below.
+    """
+    names = joined_words(knowledge, words)
+    systems = {name: row for name in names if (row := other_device(knowledge, name)) and row.official}
+    device = next(iter(systems.values()), None)
+    base = knowledge.on_system(device) if device else knowledge
+    gpus = [name for name in names if name not in systems and name.lower() != _PLAIN]
+    if names and not gpus:
+        wanted = _Wanted(knowledge=base, gpus=(), python=python, device=device)
+        return _advise_without_gpu(wanted, tensorflow, machine)
+    return advise(base, gpus_named(knowledge, gpus), tensorflow=tensorflow, python=python, device=device)
+
+
+def advise(
+    knowledge: KnowledgeBase,
+    gpus: Sequence[Gpu],
+    *,
+    tensorflow: str | None = None,
+    python: str | None = None,
+    device: OtherDevice | None = None,
+) -> Advice:
+    """Return advice for GPUs and a release (`2.19`, `2.19.1`; None is the newest), on a system without builds.
 
     Raises ProfileError for an unknown release.
     """
     # Compare as versions: as text, 2.9 is above 2.21.
     newest = max(knowledge.releases, key=Version)
     release, version = release_named(knowledge, newest if tensorflow is None else tensorflow)
-    wanted = _Wanted(knowledge=knowledge, gpus=gpus, python=python)
+    wanted = _Wanted(knowledge=knowledge, gpus=gpus, python=python, device=device)
     compatibilities = tuple(wanted.on_official(release, gpu) for gpu in gpus)
     offer, refused = wanted.offer(release, version)
     # If the offer is of the requested release, no untested profile is needed beside it.
@@ -172,8 +195,10 @@ def advise(
     # that pip does not install is old: if a newer release can be built for the GPUs, the build comes first.
     newer = offer and native and native.needs and Version(offer.release.release) > Version(native.release)
     instead = None if newer else native
-    if tensorflow is not None:
-        instead = wanted.native_of(offer.release) if offer and not own else None
+    if tensorflow is not None and offer:
+        instead = None if own else wanted.native_of(offer.release)
+    elif tensorflow is not None:
+        instead = next(filter(None, map(wanted.native_of, _by_nearness(knowledge, release))), None)
     return Advice(
         asked=tensorflow,
         release=release,
@@ -183,7 +208,9 @@ def advise(
         gpus=compatibilities,
         native=native,
         instead=instead,
-        vendors=wanted.vendor_wheel(planned.release if planned else release),
+        notes=(device.says, device.instead) if device else (),
+        published_builds=wanted.published_builds(tensorflow and release.release),
+        unbuilt=wanted.unbuilt,
         offer=planned,
         untested=untested if offer else None,
         refused=refused,
@@ -200,45 +227,35 @@ def advise(
     )
 
 
-def advise_without_gpu(
-    knowledge: KnowledgeBase,
-    *,
-    tensorflow: str | None,
-    python: str | None,
-    machine: str,
-    device: OtherDevice | None = None,
-) -> Advice:
-    """Return advice for a machine without GPU: the official wheel, and a profile to build. `machine` is its CPU.
+def _advise_without_gpu(wanted: _Wanted, tensorflow: str | None, machine: str) -> Advice:
+    """Return the official wheel for a machine without GPU, and a profile for a build if its system has builds.
 
-    For a `device`, only wheels are known. Raises ProfileError for an unknown release, or if the device has no wheel;
-    raises Incompatible if the profile is refused.
+    Raises ProfileError for an unknown release or without a wheel; Incompatible if a build is needed and refused.
     """
-    rows = [row for row in knowledge.releases.values() if device is None or spans(device.official or "", row.release)]
-    taking = {row.release: row for row in rows if python is None or python in row.pythons}
+    knowledge, python, device = wanted.knowledge, wanted.python, wanted.device
+    rows = knowledge.releases.values()
+    taking = {row.release: row for row in rows if row.pythons and python in (None, *row.pythons)}
     newest = max(taking, key=Version, default=max(knowledge.releases, key=Version))
     release, version = release_named(knowledge, tensorflow or newest)
-    wanted = _Wanted(knowledge=knowledge, gpus=(), python=python)
     near = next((row for row in _by_nearness(knowledge, release) if row.release in taking), None)
-    native = wanted.plain_wheel(near, near.newest, device) if near else None
+    native = wanted.official_wheel(near, near.newest, ()) if near else None
     if release.release in taking:
-        native = wanted.plain_wheel(release, version, device)
+        native = wanted.official_wheel(release, version, ())
     elif device:
-        which = (
-            f"TensorFlow {version} has no official wheel for {device.device}{f' and Python {python}' * bool(python)}"
-        )
+        where = f"{device.device} and Python {python}" if python else device.device
+        which = f"TensorFlow {version} has no official wheel for {where}"
         fix = f"take TensorFlow {native.version}: `{pip_install(native)}`" if native else device.instead
         raise ProfileError.of("release-unknown", which, fix, why=device.says, field="tensorflow")
-    plain = next(row for row in knowledge.accelerators.values() if row.target_pattern is None)
     start = None
-    if device is None:
-        devices = StarterDevices(accelerator=plain)
+    if not wanted.unbuilt:
+        devices = StarterDevices(accelerator=wanted.accelerator)
         start = starter(knowledge, devices, tensorflow=version, python=python, machine=machine)
     return Advice(
         asked=tensorflow,
         release=release,
         version=version,
         python=python,
-        wheel=wanted.plain_wheel(release, version, device),
+        wheel=wanted.official_wheel(release, version, ()),
         gpus=(),
         native=native,
         instead=native,
@@ -300,23 +317,13 @@ def gpus_named(knowledge: KnowledgeBase, names: Sequence[str]) -> tuple[Gpu, ...
         # Try targets first: as a name, `8.6` could match an unrelated GPU.
         row = bare_gpu(knowledge, name) or find_gpu(knowledge, name)
         if row is None or (is_target(knowledge, name) and row.gpu in knowledge.gpus):
-            problems.append(_unknown_gpu_problem(knowledge, name))
+            problems.append(replace(unknown_gpu(knowledge, name), field="gpu"))
         elif row not in gpus:
             gpus.append(row)
     if problems or not gpus:
         no_name = Problem("gpu-unknown", "no GPU is named", "give a GPU: `tfdock advise --gpu rtx3080`", field="gpu")
         raise ProfileError(*problems or [no_name])
     return tuple(gpus)
-
-
-def _unknown_gpu_problem(knowledge: KnowledgeBase, name: str) -> Problem:
-    # The word may be an accelerator without GPUs, such as `cpu`.
-    plain = knowledge.accelerators.get(name.lower())
-    if plain is not None and plain.target_pattern is None:
-        word = plain.accelerator
-        fix = f"`tfdock advise {word}` alone is about a machine without GPU"
-        return Problem("gpu-unknown", f"`{name}` is not a GPU", fix, field="gpu")
-    return replace(unknown_gpu(knowledge, name), field="gpu")
 
 
 def cover(
@@ -362,10 +369,11 @@ class _Wanted:
     knowledge: KnowledgeBase
     gpus: Sequence[Gpu]
     python: str | None
+    device: OtherDevice | None = None  #: A system without builds, whose wheels are in `knowledge`.
 
     @property
     def accelerator(self) -> Accelerator:
-        return self.knowledge.accelerators[self.gpus[0].accelerator]
+        return self.knowledge.accelerators[self.gpus[0].accelerator if self.gpus else _PLAIN]
 
     @property
     def mixed(self) -> bool:
@@ -377,6 +385,11 @@ class _Wanted:
         """The kind of machine that a GPU is part of, if no official wheels are for such machines; else empty."""
         machines = (self.machine(gpu) for gpu in self.gpus)
         return next((machine for machine in machines if machine != OFFICIAL_MACHINE), "")
+
+    @property
+    def unbuilt(self) -> str:
+        """The system, if nothing is built for it; else empty."""
+        return self.device.device if self.device and not self.device.linux else ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -420,29 +433,17 @@ class _Wanted:
             targets=release.official_targets.get(accelerator.accelerator, ()),
             requirement=f"{project}{f'[{extra}]' if extra else ''}=={release.official_version.get(version, version)}",
             installs=tuple(able) if extra else release.pythons,
-            system=self.system(release, version) if release.official_targets.get(accelerator.accelerator) else "",
+            system=""
+            if self.gpus and not release.official_targets.get(accelerator.accelerator)
+            else self.system(release, version),
             needs=() if extra else needs,
             pins=tuple(dict.fromkeys(pin for gpu in gpus for pin in gpu.pins)) if extra else (),
         )
 
-    def plain_wheel(self, release: Release, version: str, device: OtherDevice | None) -> AdvisedWheel:
-        """Return a release's official wheel for machines without GPU, or for another device."""
-        pythons = release.pythons
-        if device:
-            pythons = tuple(minor for minor in pythons if Version(minor) >= Version(device.python_min))
-        return AdvisedWheel(
-            project=OFFICIAL_PROJECT,
-            release=release.release,
-            version=version,
-            pythons=pythons,
-            targets=(),
-            requirement=f"{OFFICIAL_PROJECT}=={version}",
-            installs=pythons,
-            system="" if device else self.system(release, version),
-        )
-
     def system(self, release: Release, version: str) -> str:
-        """Return where the wheel of the project `tensorflow` runs with its GPU code: system, glibc, CPU."""
+        """Return where the wheel of the project `tensorflow` runs with its GPU code; empty for another system."""
+        if self.unbuilt:
+            return ""
         rows = self.knowledge.cpu_features.values()
         official = (row for row in rows if row.machine == OFFICIAL_MACHINE and row.is_in_official(release, version))
         features = [row.feature.upper() for row in official]
@@ -468,25 +469,36 @@ class _Wanted:
         order = sorted(self.knowledge.releases.values(), key=lambda row: Version(row.release), reverse=True)
         return next((wheel for wheel in map(self.native_of, order) if wheel), None)
 
-    def vendor_wheel(self, release: Release) -> VendorWheel | None:
-        """Return the vendor's wheel of a release that uses such GPUs, if TensorFlow publishes no wheel for them."""
-        accelerator = self.accelerator
-        project = release.official_project.get(accelerator.accelerator)
-        if not project or release.official_targets.get(accelerator.accelerator) or self.mixed:
-            return None
-        if not all(is_used(release, accelerator, gpu.target) for gpu in self.gpus):
-            return None
-        return VendorWheel(vendor=accelerator.vendor or "its vendor", project=project, release=release.release)
+    def published_builds(self, asked: str | None) -> tuple[PublishedBuild, ...]:
+        """Return the published builds for all GPUs, the newest first: of the release, or else of any."""
+        builds = [row for row in self.knowledge.published_builds if self.python in (None, *row.pythons)]
+        builds = [row for row in builds if not self.mixed and all(self._serves(row, gpu) for gpu in self.gpus)]
+        own = [row for row in builds if asked and same_minor(row.tensorflow, asked)]
+        order = sorted(own or builds, key=lambda row: (not row.unverified, Version(row.tensorflow)), reverse=True)
+        # Of one vendor's images, or wheels for one system, the newest is enough.
+        newest = {row.build: row for row in reversed(order)}
+        return tuple(row for row in order if newest[row.build] is row)
+
+    def _serves(self, row: PublishedBuild, gpu: Gpu) -> bool:
+        """Return whether a build is known to run on a GPU, if need be with a setting that users report."""
+        release = self.knowledge.releases.get(str(Version(row.tensorflow).minor))
+        targets = {gpu.target, *(one.runs_as for one in overrides(self.knowledge, self.accelerator, gpu.target))}
+        used = {target for target in targets if release and is_used(release, self.accelerator, target)}
+        machine = self.device.runs.get(gpu.accelerator) if self.device else self.machine(gpu)
+        fits = row.accelerator == gpu.accelerator and machine in row.machines
+        return fits and bool(targets & {*row.targets} if row.targets else used)
 
     def on_official(self, release: Release, gpu: Gpu) -> Compatibility:
         """Return how the release's official wheel serves a GPU."""
         accelerator = self.knowledge.accelerators[gpu.accelerator]
-        compatibility = serve(self.knowledge, gpu, facts_of_release(self.knowledge, release, accelerator))
+        host = Host(wsl=True) if self.device and self.device.windows_driver else None
+        compatibility = serve(self.knowledge, gpu, facts_of_release(self.knowledge, release, accelerator), host)
         # For a GPU of another kind of machine, a reason has been given already.
         beside = self.machine(gpu) != OFFICIAL_MACHINE
         if beside or release.official_targets.get(gpu.accelerator):
             return compatibility
-        return replace(compatibility, reason=_nothing_published(self.knowledge, release, accelerator))
+        title = accelerator.titles.get(accelerator.toolkit or "", accelerator.accelerator)
+        return replace(compatibility, reason=f"TensorFlow's own wheel of {release.release} has no {title} code")
 
     # --- what to build --------------------------------------------------------------------------------------------
 
@@ -496,7 +508,7 @@ class _Wanted:
         The problems say why the requested release is refused.
         """
         offer, refused = self.try_release(release, version, suggest=True)
-        if offer or self.elsewhere or self.mixed:
+        if offer or self.elsewhere or self.mixed or self.unbuilt:
             return offer, refused  # another release would not change this
         near = None
         for other in _by_nearness(self.knowledge, release):
@@ -521,7 +533,7 @@ class _Wanted:
         self, release: Release, version: str, *, allow_untested: bool = False, suggest: bool = False
     ) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
         """Return an accepted profile, or the problems of the first attempt, with suggestions if `suggest` is set."""
-        if len(self.names) < len(self.gpus) and self.mixed:
+        if self.unbuilt or (len(self.names) < len(self.gpus) and self.mixed):
             return None, ()  # one profile cannot list targets of several accelerators
         draft = _Draft(version=version, python=self.python, gpus=self.names, untested=allow_untested)
         first: tuple[Problem, ...] = ()
@@ -640,20 +652,6 @@ class _Wanted:
 
 _SIZES = ("wheel-base", "wheel-per-sass", "wheel-per-ptx", "compile-time-per-sass")
 _TO_COMPARE = ("kernel-file-per-sass",)
-
-
-def _nothing_published(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> str:
-    name = accelerator.accelerator
-    title = accelerator.titles.get(accelerator.toolkit or "", name)
-    own = f"TensorFlow's own wheel of {release.release} has no code for {title}"
-    published = {
-        row.release: row.official_project[name] for row in knowledge.releases.values() if name in row.official_project
-    }
-    if not published:
-        return own
-    last = release.release if release.release in published else max(published, key=Version)
-    which = "that release" if last == release.release else f"releases up to {last}"
-    return f"{own}; {accelerator.vendor} publishes wheels of {which} as `{published[last]}`"
 
 
 def _by_nearness(knowledge: KnowledgeBase, release: Release) -> list[Release]:

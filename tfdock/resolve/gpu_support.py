@@ -40,7 +40,7 @@ from tfdock.knowledge.fits import (
 from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.types import Version
+from tfdock.types import Version, same_minor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,9 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
         beside = " or ".join(f"`{name}`" for name in known[max(place - 1, 0) : place + 1])
         message = f"TensorFlow {asked} is not known; known are {known[0]} to {known[-1]}"
         fix = f"use the nearest release, {beside}; `tfdock releases` lists all"
-        raise ProfileError.of("release-unknown", message, fix, field="tensorflow")
+        builds = [row for row in knowledge.published_builds if same_minor(asked, row.tensorflow)]
+        parts = (f"{row.build} is for {row.parts}: `{row.get}`" for row in builds)
+        raise ProfileError.of("release-unknown", message, fix, why="; ".join(parts), field="tensorflow")
     exact = len(Version(asked).parts) > len(Version(row.release).parts)
     if exact and row.patches and asked not in row.patches:
         message = f"TensorFlow {asked} does not exist; of {row.release} there are {', '.join(row.patches)}"

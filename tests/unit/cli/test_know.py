@@ -247,10 +247,40 @@ def test_versions_that_stand_side_by_side_are_a_span(versions: list[str], expect
 
 def test_every_release_has_a_line_with_what_it_was_tested_with(desk: Desk) -> None:
     lines = run("releases", columns=200).stdout.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == sorted(desk.knowledge.releases, key=Version)
+    early = ["0.12.1", "1.0.1", "1.1.0", "1.2.1", "1.3.0"]
+    assert [line.split()[0] for line in lines[1:]] == [*early, *sorted(desk.knowledge.releases, key=Version)]
     (line,) = [line for line in lines if line.startswith("2.18 ")]
     assert line.split()[:7] == ["2.18", "3.9-3.12", "6.5.0", "clang", "18", "12.5.1", "9.3.0"]
     assert line.endswith("sm_60 sm_70 sm_80 sm_89 compute_90")
+
+
+@pytest.mark.parametrize(
+    ("part", "version", "releases", "told"),
+    [
+        ("CUDA", "11.2", [f"2.{minor}" for minor in range(5, 12)], "450.80.02 or newer, on Windows and in WSL 2 452"),
+        ("cudnn", "5.1", ["0.12.1", "1.0.1", "1.1.0", "1.2.1"], ""),
+        ("tensorrt", "8", [f"2.{minor}" for minor in range(12, 18)], ""),
+        ("python", "3.13", ["2.20", "2.21"], ""), ("bazel", "5.3", ["2.11", "2.12", "2.13"], ""),
+    ],
+)  # fmt: skip
+def test_the_releases_with_a_version_of_a_part_are_listed(
+    part: str, version: str, releases: list[str], told: str
+) -> None:
+    lines = run("releases", part, version, columns=200).stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:] if line[0].isdigit()] == releases
+    assert told in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["cuda", "12.1"], "driver for CUDA 12.1: 525.60.13 or newer"),
+        (["1.3"], "CUDA 8.0; cuDNN 6: `pip install tensorflow-gpu==1.3.0`"),
+        (["cuda", "12", "x"], "name a release, or a part and its version"),
+    ],
+)
+def test_what_no_release_has_says_what_is_known(words: list[str], told: str) -> None:
+    assert told in " ".join(run("releases", *words, columns=1000).stderr.split())
 
 
 @pytest.mark.parametrize("asked", ["2.18", "2.18.1"])

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tfdock.gpu.devices import find_gpu, matching, means_gpu, resembles_gpu, title
+from tfdock.gpu.devices import find_gpu, joined_words, matching, means_gpu, resembles_gpu, title
 from tfdock.knowledge.loader import knowledge as shipped
 from tfdock.knowledge.tables import KnowledgeBase
 
@@ -160,3 +160,14 @@ def test_the_name_of_a_profile_is_not_taken_for_a_gpu(knowledge: KnowledgeBase, 
 def test_a_word_that_is_written_as_gpus_are_is_known_as_such(knowledge: KnowledgeBase, word: str) -> None:
     assert not means_gpu(knowledge, word)
     assert resembles_gpu(knowledge, word)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["RTX 4090 laptop", "windows 10"], ["jetson nano"], ["asus tuf rtx 3080", "h100"], ["foo", "rtx3080"],
+        ["intel", "i5", "rtx 3060"], ["iris xe", "windows"], ["tesla v100", "gtx 1080 ti 11gb"],
+    ],
+)  # fmt: skip
+def test_words_make_the_longest_names(knowledge: KnowledgeBase, names: list[str]) -> None:
+    assert joined_words(knowledge, " ".join(names).split()) == names

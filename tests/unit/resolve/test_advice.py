@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock import api
 from tfdock.cli.app import app
 from tfdock.errors import ProfileError
 from tfdock.gpu.devices import judge
 from tfdock.knowledge import loader
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.resolve.advice import Advice, advise, cover, gpus_named
+from tfdock.resolve.advice import Advice, advise, advise_on, cover, gpus_named
 from tfdock.resolve.gpu_support import target_facts
 
 from ..desk import Desk
@@ -327,11 +328,12 @@ def test_people_read_the_answer_then_why_then_the_fix_within_their_terminal(colu
     lines = command(*words, columns=columns).stdout.splitlines()
     assert lines[0].startswith(("The official wheel is not enough:", "No build is needed with another release:"))
     assert "with TensorFlow" in " ".join(lines[: lines.index("") + 4])
-    order = [line.split(":")[0].strip() for line in lines if line.strip().startswith(("why:", "note:"))]
+    after = lines[lines.index("") :]
+    order = [line.split(":")[0].strip() for line in after if line.strip().startswith(("why:", "note:"))]
     assert order == sorted(order, key=["why", "note"].index)
-    sections = [i for i, line in enumerate(lines) if line.startswith(("from ", "note:"))]
-    assert lines[sections[0]].startswith("from "), "the figures say where they come from"
-    assert lines[sections[-1]].startswith("note:"), "and what to do is read last"
+    sections = [line for line in after if line.startswith(("from ", "note:"))]
+    assert sections[0].startswith("from "), "the figures say where they come from"
+    assert sections[-1].startswith("note:"), "and what to do is read last"
     assert max(map(len, lines)) <= columns
 
 
@@ -398,7 +400,8 @@ OLD_AND_NEW = [
         (
             ["rx6600"],
             [
-                "No wheel is known for this GPU.",
+                "No build is needed: AMD's image has TensorFlow 2.21.0 for this GPU.",
+                "TensorFlow 2.21.0 with `HSA_OVERRIDE_GFX_VERSION=10.3.0`, as users report: `docker pull rocm/",
                 "rx6600 (gfx1032): no ROCm is known to support it; no release",
                 "users report that `HSA_OVERRIDE_GFX_VERSION=10.3.0` makes gfx1032 run code for gfx1030",
                 "build for gfx1030, `tfdock advise --gpu gfx1030`, and run the wheel with `HSA_OVERRIDE",
@@ -494,13 +497,13 @@ def test_what_no_gpu_has_is_refused_without_a_guess(word: str) -> None:
         ),
         pytest.param(
             "rx7900xtx",
-            {-2: "try AMD's own wheel of TensorFlow 2.20 first: `tensorflow-rocm`", -1: "tfdock build"},
-            id="the vendor's own wheel before a build",
+            {0: "without a build: AMD's image, TensorFlow 2.21.0: `docker pull rocm/tensorflow:", -1: "tfdock build"},
+            id="the vendor's own builds before a build",
         ),
         pytest.param(
             "k80 --tensorflow 2.18",
             {
-                -2: "note: `pip install 'tensorflow[and-cuda]==2.14.1'` (Python 3.9 to 3.10)",
+                0: "note: `pip install 'tensorflow[and-cuda]==2.14.1'` (Python 3.9 to 3.10)",
                 -1: "`tfdock advise --gpu k80 --tensorflow 2.18 -o k80.yaml`",
             },
             id="the official wheel before a build of it",
@@ -627,8 +630,38 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
     assert told in command("cpu", *words.split(), columns=1000).stdout
 
 
-def test_the_wheels_of_a_board_are_named() -> None:
-    assert "reported: NVIDIA publishes wheels" in command("jetson-nano", columns=1000).stdout
+@pytest.mark.parametrize(
+    ("words", "first", "told"),
+    [
+        # Which wheels of Windows have which code: tensorflow/tensorflow issues 22594, 23663 and 46537.
+        ("windows gtx780ti --tensorflow 1.11", "wheel of TensorFlow 1.13.2 runs", "tensorflow-gpu==1.13.2"),
+        ("gtx 650 ti windows 10", "the official wheel of TensorFlow 1.10.0 runs", "CUDA 9.0 and cuDNN 7"),
+        ("windows gtx960m --tensorflow 2.3", "wheel of TensorFlow 2.4.4 runs", "none of these runs on 5.0"),
+        ("windows gtx 1080 --tensorflow 1.12", "with another release", "driver 385.54 of Windows"),
+        ("windows rtx 5060 ti", "No official wheel for windows is known", "in Linux, such as WSL 2: "),
+        ("cpu windows --python 3.9", "the official wheel of TensorFlow 2.20.0 runs", "64-bit Python"),
+        ("macbook pro gt 750m", "No official wheel for macos is known to use this GPU", "10.13"),
+        ("jetson nano --tensorflow 2.3", "JetPack 4.4 has TensorFlow 2.3.1", "==2.3.1+nv20.12` (Python 3.6;"),
+        ("rx 470", "AMD's wheel for ROCm 3.5 has TensorFlow 2.2.0", "`pip install tensorflow-rocm==2.2.0`"),
+        ("rtx 3060 --tensorflow 1.13.1", "with another release", "nvcr.io/nvidia/tensorflow:23.03-tf1-py3"),
+        ("rtx 4090 laptop", "the official wheel of TensorFlow 2.21.0 runs", "RTX 4090 Laptop"),
+        ("core i7 920", "the official wheel of TensorFlow 1.5.1 runs", "grep -c avx"),
+        ("m2 --tensorflow 2.12", "TensorFlow 2.12.1 has no official wheel for Apple silicon", "tensorflow-macos"),
+        ("s390x", "tfdock builds no wheel for `s390x`", "no official wheels for ppc64le"),
+    ],
+)  # fmt: skip
+def test_all_words_of_a_question_are_answered_together(words: str, first: str, told: str) -> None:
+    result = command(*words.split(), columns=1000)
+    text = result.stdout or result.stderr
+    assert first in text.splitlines()[0]
+    assert told in text
+
+
+def test_a_program_asks_as_the_command_does() -> None:
+    assert api.advise("windows", "gtx780ti", tensorflow="1.11").instead == advise_on(
+        KNOWLEDGE, ["windows", "gtx 780 ti"], tensorflow="1.11"
+    ).instead  # fmt: skip
+    assert api.advise("cpu").wheel.requirement.startswith("tensorflow==")
 
 
 def test_a_board_has_the_toolkits_of_its_last_system() -> None:

@@ -16,18 +16,18 @@ import typer
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.commands.init import write_profile
-from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, reasons, requested_gpus
+from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, local_names, reasons, split_names
+from tfdock.documents.knowledge_documents import PublishedBuildJson
 from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import Compatibility
-from tfdock.gpu.devices import other_device
 from tfdock.host.settings import Settings
 from tfdock.knowledge.release_rows import Estimate
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan, advise_without_gpu, pip_install
-from tfdock.resolve.advice import advise as advice_for
+from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan, advise_on, pip_install
 from tfdock.resolve.gpu_support import python_spans
 
 _NO_GPU = "cpu"
+_BUILD_FIELDS = {*PublishedBuildJson.__annotations__}
 
 
 @app.command(epilog="Example: `tfdock advise --gpu rtx5080 --tensorflow 2.19 -o rtx5080.yaml`.")
@@ -36,7 +36,7 @@ def advise(
     settings: Settings,
     more: Annotated[
         list[str] | None,
-        typer.Argument(help="GPUs, as with `--gpu`.", metavar="[NAME]…"),
+        typer.Argument(help="GPUs, as with `--gpu`, and a system such as `windows`.", metavar="[NAME]…"),
     ] = None,
     gpu: Annotated[
         list[str] | None,
@@ -57,15 +57,10 @@ def advise(
 ) -> None:
     """If a build is better than the official wheel, print a profile for this build."""
     base = knowledge_for(settings)
-    words = [*(gpu or []), *(more or [])]
+    names = split_names([*(gpu or []), *(more or [])])
+    words = [word for name in names for word in (local_names(base) if name == "local" else [name])]
     _check_python(python)
-    device = other_device(base, words[0]) if len(words) == 1 else None
-    if words == [_NO_GPU] or (device and device.official):
-        machine = platform.machine()
-        advice = advise_without_gpu(base, tensorflow=tensorflow, python=python, machine=machine, device=device)
-    else:
-        gpus = [request.gpu for request in requested_gpus(base, words)]
-        advice = advice_for(base, gpus, tensorflow=tensorflow, python=python)
+    advice = advise_on(base, words, tensorflow=tensorflow, python=python, machine=platform.machine())
     if output is not None and advice.offer is not None:
         write_profile(output, advice.offer.text)
         console.tell(f"wrote {output}")
@@ -100,7 +95,7 @@ def _document(base: KnowledgeBase, advice: Advice, output: Path | None) -> dict[
         "wheel": _wheel_json(advice.wheel),
         "native_wheel": _wheel_json(advice.native) if advice.native else None,
         "instead": _wheel_json(advice.instead) if advice.instead else None,
-        "vendor_wheel": advice.vendors,
+        "published_builds": [row.model_dump(include=_BUILD_FIELDS) for row in advice.published_builds],
         "apart": advice.apart,
         "profile": offer.text if offer else None,
         "profile_tensorflow": str(offer.resolution.version) if offer else None,
@@ -138,7 +133,7 @@ def _lines(base: KnowledgeBase, advice: Advice, output: Path | None) -> Iterator
     style = console.Style(sys.stdout)
     wheel = _no_build(advice)
     yield _verdict(advice, wheel, style), "  "
-    for line in _wheel_notes(advice, wheel) if wheel else ():
+    for line in (*(_wheel_notes(wheel, advice.python) if wheel else _quick_ways(advice)), *advice.notes):
         yield f"{style.good('note:')} {line}", ASIDE
     if advice.gpus:
         yield "", ""
@@ -173,12 +168,29 @@ def _lines(base: KnowledgeBase, advice: Advice, output: Path | None) -> Iterator
         yield f"{style.good('note:')} {text}", ASIDE
 
 
-def _wheel_notes(advice: Advice, wheel: AdvisedWheel) -> Iterator[str]:
+def _wheel_notes(wheel: AdvisedWheel, python: str | None) -> Iterator[str]:
     """Yield how to install an official wheel, and where it runs."""
-    yield _pip(wheel, advice.python)
+    yield _pip(wheel, python)
     if wheel.system:
         yield f"it runs on {wheel.system}"
-    yield from advice.notes
+
+
+_SHOWN = 6  #: The builds by others to print: a board has some for each of its systems.
+
+
+def _quick_ways(advice: Advice) -> Iterator[str]:
+    """Yield what runs without a build: an official wheel of another release, or else the builds by others."""
+    if advice.instead:
+        yield _pip(advice.instead, advice.python)
+    setting = "".join(f" with `{row.setting}`, as users report" for row in advice.overrides)
+    for row in advice.published_builds[:_SHOWN]:
+        how = "without a build: " if advice.offer else "in Linux, such as WSL 2: " if advice.unbuilt else ""
+        if not advice.instead or _major(row.tensorflow) == _major(advice.version) != _major(advice.instead.version):
+            yield f"{how}{row.build}, TensorFlow {row.tensorflow}{setting}: `{row.get}` ({row.parts})"
+
+
+def _major(version: str) -> str:
+    return version.partition(".")[0]
 
 
 def _no_build(advice: Advice) -> AdvisedWheel | None:
@@ -203,6 +215,11 @@ def _verdict(advice: Advice, wheel: AdvisedWheel | None, style: console.Style) -
     if advice.offer:
         text = f"a build of TensorFlow {advice.offer.resolution.version} for exactly {_whom(advice)} is better"
         return style.warn(f"The official wheel is not enough: {text}.")
+    if advice.unbuilt:
+        return style.bad(f"No official wheel for {advice.unbuilt} is known to use {_whom(advice)}.")
+    if advice.published_builds:
+        row = advice.published_builds[0]
+        return style.good(f"No build is needed: {row.build} has TensorFlow {row.tensorflow} for {_whom(advice)}.")
     if not (advice.apart or advice.mixed):
         return style.bad(f"No better build is known for {_whom(advice)}.")
     alone, which = len(advice.gpus) == 1, "both" if len(advice.gpus) == 2 else "all of them"
@@ -295,16 +312,13 @@ def _family(base: KnowledgeBase, service: Compatibility) -> str:
 
 
 def _fixes(advice: Advice, output: Path | None, head: AdvisedWheel | None) -> Iterator[str]:
-    if advice.instead and not head:
-        yield _pip(advice.instead, advice.python)
     if advice.offer and (head or advice.instead):
         version = advice.offer.resolution.version
         why = f"for exactly {_whom(advice)}" if advice.gpus else "for a CPU without AVX, or for newer instructions"
         yield f"or build TensorFlow {version} {why}: {_build(advice, output)}"
     elif advice.offer:
-        yield from _vendor(advice)
         yield _build(advice, output)
-    elif not head:
+    elif not (head or advice.unbuilt):
         yield from _fixes_without_profile(advice)
     if head or advice.instead:
         return
@@ -322,13 +336,6 @@ def _fixes(advice: Advice, output: Path | None, head: AdvisedWheel | None) -> It
 
 def _whom(advice: Advice) -> str:
     return "these GPUs" if len(advice.gpus) > 1 else "this GPU"
-
-
-def _vendor(advice: Advice) -> Iterator[str]:
-    if advice.vendors:
-        wheel = advice.vendors
-        own = f"try {wheel.vendor}'s own wheel of TensorFlow {wheel.release} first"
-        yield f"{own}: `{wheel.project}`; {wheel.vendor}'s installation page says where pip finds it"
 
 
 def _build(advice: Advice, output: Path | None) -> str:
@@ -364,7 +371,6 @@ def _fixes_without_profile(advice: Advice) -> Iterator[str]:
     if len(names) > 1 and (advice.mixed or advice.apart):
         yield from (f"`{_again(advice, gpus=[name])}`" for name in names)
     elif advice.apart:
-        yield from _vendor(advice)
         for row in advice.overrides:
             again = _again(advice, gpus=[row.runs_as])
             yield f"reported to work: build for {row.runs_as}, `{again}`, and run the wheel with `{row.setting}`"

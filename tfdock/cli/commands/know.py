@@ -24,7 +24,7 @@ from tfdock.errors import Problem, ProfileError, TfdockError
 from tfdock.gpu.devices import named, search, title, unknown_gpu
 from tfdock.host.settings import Settings
 from tfdock.knowledge.fits import toolkit_floor
-from tfdock.knowledge.gpu_rows import Gpu
+from tfdock.knowledge.gpu_rows import Gpu, PublishedBuild
 from tfdock.knowledge.program_rows import ErrorCode
 from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.rows import Accelerator, Row
@@ -220,45 +220,83 @@ def _source(base: KnowledgeBase, gpu: Gpu) -> str:
 # --- releases -----------------------------------------------------------------------------------------------------
 
 
-@app.command(epilog="Examples: `tfdock releases`, `tfdock releases 2.18`.")
+@app.command(epilog="Examples: `tfdock releases`, `tfdock releases 2.18`, `tfdock releases cuda 11.2`.")
 @command("tfdock.releases/1", "knowledge")
 def releases(
     settings: Settings,
-    release: Annotated[
-        str | None,
-        typer.Argument(help="A release, such as 2.18.", metavar="RELEASE"),
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A release, such as 2.18, or a part and its version, such as `cuda 11.2` or `python 3.9`.",
+            metavar="[RELEASE | PART VERSION]",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     base = knowledge_for(settings)
     rows = sorted(base.releases.values(), key=lambda row: Version(row.release))
-    if release is not None:
-        rows = [release_named(base, release)[0]]
+    floors, early = (
+        list[str](),
+        [row for row in base.published_builds if str(Version(row.tensorflow).minor) not in base.releases],
+    )
+    match words or []:
+        case []:
+            pass
+        case [release]:
+            rows = [release_named(base, release)[0]]
+        case [part, version]:
+            floors = [f"driver for {floor}" for floor in _driver_floors(base, {part.lower(): version})]
+            known = sorted({_parts(row).get(part.lower(), "") for row in rows} - {""}, key=Version)
+            rows = [row for row in rows if _has(row.pythons, _parts(row), part, version)]
+            early = [row for row in early if _has(row.pythons, row.components, part, version)]
+            if not (rows or early):
+                message, fix = f"no release is made with {part} {version}", f"known are {', '.join(known)}"
+                raise ProfileError.of("release-unknown", message, fix, why="; ".join(floors))
+        case _:
+            raise typer.BadParameter("name a release, or a part and its version: `cuda 11.2`")
     if as_json:
         document = {"releases": [row.model_dump(mode="json") for row in rows], "sources": base.sources("releases")}
         print_json("tfdock.releases/1", True, document)
-    elif release is not None:
+    elif len(words or []) == 1:
         _print(_release_lines(base, rows[0]))
     else:
-        _print(_release_list(base, rows))
+        _print([*_release_list(base, rows, early), *floors])
 
 
-def _release_list(base: KnowledgeBase, rows: Sequence[Release]) -> Iterator[str]:
+def _parts(row: Release) -> dict[str, str]:
+    """Return the versions of what a release is made with."""
+    tested = {name: support.tested for name, support in row.components.items() if support.tested}
+    return {"bazel": row.bazel, **row.compilers, **row.built_with, **tested}
+
+
+def _has(pythons: Sequence[str], parts: Mapping[str, str], part: str, version: str) -> bool:
+    """Return whether a release is for a Python, or made with a version of another part."""
+    versions = pythons if part == "python" else [one for name, one in parts.items() if name.lower() == part.lower()]
+    return any(f"{one}.".startswith(f"{version}.") or f"{version}.".startswith(f"{one}.") for one in versions)
+
+
+def _release_list(base: KnowledgeBase, rows: Sequence[Release], early: Sequence[PublishedBuild]) -> Iterator[str]:
     components = list(dict.fromkeys(name for row in base.accelerators.values() for name in row.components))
     titles = {name: title for row in base.accelerators.values() for name, title in row.titles.items()}
-    heading = ["", "Python", "Bazel", "compiler", *(titles.get(name, name) for name in components), "official wheel"]
-    lines = [
+    named = [titles.get(name, name) for name in components]
+    heading = ("", "Python", "Bazel", "compiler", *named, "official wheel")
+    lines = [tuple(map(console.Style(sys.stdout).strong, heading))]
+    lines += [
+        (row.tensorflow, _pythons(row.pythons), "", "", *(row.components.get(title, "") for title in named), "")
+        for row in early
+    ]
+    lines += [
         (
             row.release,
             _pythons(row.pythons),
             row.bazel,
             " ".join(next(iter(row.compilers.items()), ())),
-            *(row.components[name].tested or "" if name in row.components else "" for name in components),
+            *(_parts(row).get(name, "") for name in components),
             " ".join(target for targets in row.official_targets.values() for target in targets),
         )
         for row in rows
     ]
-    yield from console.table([tuple(map(console.Style(sys.stdout).strong, heading)), *lines], indent="")
+    yield from console.table(lines, indent="")
 
 
 def _pythons(versions: Sequence[str]) -> str:
@@ -267,16 +305,21 @@ def _pythons(versions: Sequence[str]) -> str:
 
 
 def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
-    """Yield every field of the row that has a value, then its sources."""
+    """Yield every field of the row that has a value, what a user asks for first, then its sources."""
     style = console.Style(sys.stdout)
     yield style.strong(f"TensorFlow {row.release}")
-    last = ("note", "unverified", "checked", "source")
-    fields = row.model_dump(exclude={"release", "components", *last})
-    rows = [(name.replace("_", " "), _value(value)) for name, value in fields.items() if value not in (None, (), {})]
-    components = [(name, _value(support.model_dump())) for name, support in row.components.items()]
-    rest = [("driver", floor) for floor in _driver_floors(base, row)]
-    rest += [("note", row.note or ""), ("unverified", _unverified(row)), ("checked", row.checked)]
-    yield from console.table([*rows, *components, *((name, value) for name, value in rest if value)])
+    fields = row.model_dump(exclude={"release", "components", "note", "unverified", "checked", "source"})
+    first = {name: fields.pop(name) for name in ("patches", "pythons", "official_targets")}
+    drivers = [("driver", floor) for floor in _driver_floors(base, _parts(row))]
+    rows = [
+        *first.items(),
+        *((name, support.model_dump()) for name, support in row.components.items()),
+        *drivers,
+        *((name, fields.pop(name)) for name in ("built_with", "bazel", "compilers")),
+        *fields.items(),
+        *(("note", row.note or ""), ("unverified", _unverified(row)), ("checked", row.checked)),
+    ]
+    yield from console.table([(name.replace("_", " "), _value(value)) for name, value in rows if _value(value)])
     yield ""
     yield style.strong("sources")
     texts = base.sources("releases")
@@ -284,12 +327,11 @@ def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
     yield from console.table([(key, texts.get(key, "")) for key in keys])
 
 
-def _driver_floors(base: KnowledgeBase, row: Release) -> Iterator[str]:
-    """Yield the oldest driver for each tested toolkit: `CUDA 10.0: 410.48 or newer, on Windows 411.31`."""
+def _driver_floors(base: KnowledgeBase, versions: Mapping[str, str]) -> Iterator[str]:
+    """Yield the oldest driver for each toolkit: `CUDA 10.0: 410.48 or newer, on Windows 411.31`."""
     for accelerator in base.accelerators.values():
         toolkit = accelerator.toolkit or ""
-        version = row.components[toolkit].tested if toolkit in row.components else None
-        if version:
+        if version := versions.get(toolkit):
             floors = [toolkit_floor(base, toolkit, Version(version), wsl=wsl) for wsl in (False, True)]
             if floors[0]:
                 windows = f", on Windows and in WSL 2 {floors[1]}" if floors[1] else ""
@@ -303,7 +345,7 @@ def _value(value: object) -> str:
         return "; ".join(f"{name.replace('_', ' ')}: {_value(part)}" for name, part in pairs)
     if isinstance(value, tuple):
         return ", ".join(_value(part) for part in value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value or "")
 
 
 # --- explain ------------------------------------------------------------------------------------------------------

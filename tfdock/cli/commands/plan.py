@@ -20,6 +20,7 @@ from tfdock.cli.app import (
     AllowUntested,
     AsJson,
     SomeProfile,
+    SomeProfiles,
     app,
     command,
     preparer_for,
@@ -49,7 +50,7 @@ from tfdock.wheelhouse.store import Wheelhouse
 def plan(
     settings: Settings,
     wish: Wish,
-    profile: SomeProfile = None,
+    profile: SomeProfiles = None,
     why: Annotated[
         bool, typer.Option("--why", help="Show every value, its source and its reason, and every command.")
     ] = False,
@@ -61,7 +62,8 @@ def plan(
 ) -> None:
     """No engine and no network is needed."""
     preparer = preparer_for(settings, allow_untested=allow_untested, wish=wish)
-    prepared = preparer.prepare(profile_names([profile] if profile else [], wish)[0])
+    # In a shell, unquoted `RTX 5060` is two arguments.
+    prepared = preparer.prepare(profile_names([" ".join(profile)] if profile else [], wish)[0])
     resolution = prepared.plan.resolution
     notes = notes_of(preparer, prepared.written, resolution)
     expected = expectation(
