@@ -94,7 +94,10 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
     ]
     specific = _most_specific(failed, rows)
     noise = [sighting for sighting in sightings if rows[sighting.rule].harmless]
-    seen = replace(seen, suspects=tuple(one for one in seen.suspects if not _is_noise(one, noise, rows)))
+    # A line that a harmless row matches only looks like an error.
+    calm = [(rows[one.rule], place) for one in noise for place in range(len(rows[one.rule].patterns))]
+    errors = (one for one in seen.suspects if all(row.reads(place, one.text) is None for row, place in calm))
+    seen = replace(seen, suspects=tuple(errors))
     here = skew.observed_parts(seen, knowledge, context)
     skews = _beside_failures(skew.skews(seen, knowledge, here), specific, rows)
     # An added or removed name is more exact than a row for a whole class of lines.
@@ -107,7 +110,10 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
     ranked += [((False, False, one.error.line), _skew_finding(one, knowledge, context)) for one in skews]
     ranked.sort(key=itemgetter(0))
     system = next((part for name, part in here.parts.items() if part.phrases and name in seen.versions), None)
-    findings = tuple(_in_words_of(system, finding) for _, finding in ranked)
+    findings = tuple(
+        _in_words_of(system, finding, _left_out(finding.line, finding.excerpt.partition("\n")[0], seen, here))
+        for _, finding in ranked
+    )
     return Diagnosis(
         lines=seen.lines,
         findings=findings,
@@ -156,7 +162,8 @@ def _first(seen: LogSightings, here: ObservedParts, kinds: Sequence[ErrorKind]) 
     if said := next(filter(None, map(skew.said_below, seen.suspects)), "") if not own else "":
         told = f"{told} Below it, the tool that failed says: `{said[:_LONGEST]}`."
         first = SuspectLine(first.line, said, (first.text,) if first.text.endswith(":") else ())
-    return " ".join(filter(None, (told, here.outside(), skew.next_step(first, kinds))))
+    left_out = _left_out(first.line, first.text, seen, here)
+    return " ".join(filter(None, (told, here.outside(), skew.next_step(first, kinds), left_out)))
 
 
 def _skew_finding(one: Skew, knowledge: KnowledgeBase, context: Context | None) -> Finding:
@@ -179,18 +186,19 @@ def _skew_finding(one: Skew, knowledge: KnowledgeBase, context: Context | None) 
     )
 
 
-def _in_words_of(system: LogPart | None, finding: Finding) -> Finding:
-    """Return a finding whose fix names programs and packages of the system that wrote the log."""
-    fix = finding.fix
+def _left_out(line: int, text: str, seen: LogSightings, here: ObservedParts) -> str:
+    """Return how to leave out the optional part that an error, or Bazel's last message up to it, is about."""
+    before = (one.text for one in reversed(seen.suspects) if one.line <= line and one.text.startswith(_STOPPED))
+    # The command below names folders of many parts.
+    return here.left_out(f"{next(before, '').partition('executing command')[0]}\n{text}")
+
+
+def _in_words_of(system: LogPart | None, finding: Finding, left_out: str) -> Finding:
+    """Return a finding whose fix names programs of the system that wrote the log, and ends with another way."""
+    fix = f"{finding.fix} {left_out}".strip()
     for debian, own in system.phrases.items() if system else ():
         fix = fix.replace(debian, own)
     return replace(finding, fix=fix)
-
-
-def _is_noise(suspect: SuspectLine, noise: Sequence[Sighting], rows: Mapping[str, Failure]) -> bool:
-    """Return whether a line only looks like an error, because a harmless row matches it."""
-    harmless = (rows[sighting.rule] for sighting in noise)
-    return any(row.reads(place, suspect.text) is not None for row in harmless for place in range(len(row.patterns)))
 
 
 def _with_grave_failures(seen: LogSightings, rows: Mapping[str, Failure], accelerator: str) -> Sequence[Sighting]:
@@ -207,19 +215,13 @@ def _with_grave_failures(seen: LogSightings, rows: Mapping[str, Failure], accele
         rule = grave.row if grave and (grave.row in failed or grave.accelerator == there) else sighting.rule
         kind = rule, sighting.values.get(rows[rule].each, "")
         first = by_rule.get(kind)
-        by_rule[kind] = _merge(first, sighting) if first else replace(sighting, rule=rule)
+        by_rule[kind] = replace(first or sighting, rule=rule)
+        if first:
+            count, survivable = first.count + sighting.count, first.survivable and sighting.survivable
+            # For equal names, use the first sighting's values: the output shows its line.
+            values = {**sighting.values, **first.values}
+            by_rule[kind] = replace(first, count=count, survivable=survivable, values=values)
     return tuple(by_rule.values())
-
-
-def _merge(first: Sighting, other: Sighting) -> Sighting:
-    """Merge two sightings of one failure; the line is that of the first."""
-    return replace(
-        first,
-        count=first.count + other.count,
-        survivable=first.survivable and other.survivable,
-        # For equal names, use the first sighting's values: the output shows its line.
-        values={**other.values, **first.values},
-    )
 
 
 def _most_specific(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -> Sequence[Sighting]:
@@ -257,13 +259,16 @@ def _finding(
     told = here.outside() if row.unsure else here.made_of(row.tells)
     said = [f"{name} {text}" for name, text in sighting.values.items()]
     means = [one.means for one in knowledge.meanings if any(map(compiled(one.says).search, said))]
+    # A survived failure counts less if another error stopped the build later.
+    stopped = any(suspect.line > sighting.line and suspect.text.startswith(_STOPPED) for suspect in seen.suspects)
+    doubts = sighting.survivable + row.cascade + row.unsure + (sighting.survivable and stopped)
     mismatch = _profile_mismatch(row, sighting.values, context) if context else ""
     profile = None if mismatch else context
     changes = profile_fixes.changes(row, {**row.values, **sighting.values}, profile) if profile else ()
     return Finding(
         id=row.id,
         stage=row.stage,
-        confidence=_confidence(sighting, row, seen),
+        confidence=("high", "medium", "low")[min(doubts, 2)],
         line=sighting.line,
         excerpt="\n".join(sighting.excerpt),
         cause=" ".join(filter(None, (row.cause.format(**values), *means, told))),
@@ -276,13 +281,6 @@ def _finding(
         misfit=mismatch,
         changes=changes,
     )
-
-
-def _confidence(sighting: Sighting, row: Failure, seen: LogSightings) -> str:
-    """Return `high`, `medium` or `low`. A survived failure counts less if another error stopped the build later."""
-    stopped = any(suspect.line > sighting.line and suspect.text.startswith(_STOPPED) for suspect in seen.suspects)
-    doubts = sighting.survivable + row.cascade + row.unsure + (sighting.survivable and stopped)
-    return ("high", "medium", "low")[min(doubts, 2)]
 
 
 def _profile_mismatch(row: Failure, values: Mapping[str, str], context: Context) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tfdock.diagnose.log_search import LogSightings, SuspectLine
 from tfdock.errors import Problem, joined
 from tfdock.knowledge.failure_rows import CameAndWent, ErrorKind, LogPart, comparable, compiled, is_said
-from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.profile_fixes import Context
 from tfdock.types import Version
@@ -90,15 +90,16 @@ class ObservedParts:
         row = self.release
         if row is None:
             return []
-        if part == "bazel":
-            found: Iterable[str | None] = (row.bazel_min, row.bazel, *row.tested_bazel, row.bazel_max)
-        elif part == "python":
-            found = row.pythons
-        elif support := row.components.get(part):
-            found = (support.tested, *support.accepted)
-        else:
-            tested = row.tested_compilers.get(part, ())
-            found = (row.host_compilers_min.get(part), row.compilers.get(part), *tested)
+        support, known = row.components.get(part), self.parts.get(part)
+        found = [row.host_compilers_min.get(part), row.compilers.get(part), *row.tested_compilers.get(part, ())]
+        found += [row.bazel_min, row.bazel, *row.tested_bazel, row.bazel_max] if part == "bazel" else ()
+        found += row.pythons if part == "python" else ()
+        found += [support.tested, *support.accepted] if support else ()
+        if known:
+            found.append(row.built_with.get(known.title))
+            found += [
+                version for span, versions in known.made_with.items() if applies(row, span) for version in versions
+            ]
         return sorted({version for version in found if version}, key=Version)
 
     def tested(self, part: str) -> str:
@@ -138,6 +139,11 @@ class ObservedParts:
         """Return a sentence that lists the versions of `parts` the release was made with; empty if none is known."""
         known = [f"{self.parts[part].title} {tested}" for part in parts if (tested := self.tested(part))]
         return f"{self.whom} was made with {joined(known)}." if known else ""
+
+    def left_out(self, text: str) -> str:
+        """Return how to build without the optional parts that an error is about; empty if there is none."""
+        said = comparable(text)
+        return " ".join(part.leave_out for part in self.parts.values() if part.leave_out and part.is_about(said))
 
     @property
     def libc(self) -> str:
@@ -329,7 +335,8 @@ def _fix(part: LogPart, way: str, here: ObservedParts, name: CameAndWent | None)
     made, tested = here.made_with(part.part), here.tested(part.part)
     good = [one for one in made if name and _agrees(name, way, one) is False]
     if name and way == "too_new" and (name.until or name.since):
-        limit = f"<{_next(name.until) if name.until else name.since}"
+        head, dot, last = (name.until or "0").rpartition(".")
+        limit = f"<{head}{dot}{int(last) + 1}" if name.until else f"<{name.since}"
         wanted = good[-1] if good else f"{name.until} or older" if name.until else f"older than {name.since}"
     elif name and way == "too_old" and name.since:
         limit = f">={name.since}"
@@ -338,12 +345,6 @@ def _fix(part: LogPart, way: str, here: ObservedParts, name: CameAndWent | None)
         limit, wanted = "", tested
     known = f"{part.title} {wanted}" if wanted else f"the {part.title} that {here.whom} was made with"
     return (part.too_old if way == "too_old" else part.too_new).format(wanted=known, limit=limit), wanted
-
-
-def _next(version: str) -> str:
-    """Return the next version: its last number plus one."""
-    head, dot, last = version.rpartition(".")
-    return f"{head}{dot}{int(last) + 1}"
 
 
 def place(error: SuspectLine) -> str:

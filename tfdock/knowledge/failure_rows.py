@@ -21,6 +21,7 @@ from tfdock.knowledge.evidence_rows import Edit, ReportedBuild, spoken
 from tfdock.knowledge.rows import (
     AcceleratorTable,
     Expression,
+    ReleaseRange,
     Row,
     RowPart,
     Template,
@@ -279,7 +280,8 @@ class LogPart(Remedied):
     are expressions for the line of an error about the part, `about` is the usual cause of such errors. Only the first
     `digits` numbers of a version are compared. `too_new` and `too_old` are templates of `wanted` and `limit`
     (`<1.19`). `remark` is added to every error of unsure cause if the log shows the part. `libc` is the C library of
-    a system without glibc, `phrases` maps Debian's commands to the commands of this system.
+    a system without glibc, `phrases` maps Debian's commands to the commands of this system. `made_with` gives
+    the part's versions by release, if `releases.yaml` has none. `leave_out` says how to build without it.
     """
 
     KEY = ("part",)
@@ -294,6 +296,8 @@ class LogPart(Remedied):
     too_new: Annotated[str, template_with(*FIELDS)] = ""
     too_old: Annotated[str, template_with(*FIELDS)] = ""
     remark: str = ""
+    leave_out: str = ""
+    made_with: dict[ReleaseRange, tuple[str, ...]] = Field(default_factory=dict)
     libc: str = ""
     phrases: dict[str, str] = Field(default_factory=dict)
 

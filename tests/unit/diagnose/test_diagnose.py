@@ -642,6 +642,23 @@ def test_a_log_that_shows_its_gpu_or_release_is_told_what_is_missing_and_what_th
     assert not diagnosed(f"{CUDART}\n").findings
     (found,) = diagnosed("ERROR: No matching distribution found for tensorflow==2.5.1\n").findings
     assert found.cause.endswith(" TensorFlow 2.5.1 was made with Python 3.6 to 3.9.")
+    # TensorRT's versions stand with the part itself.
+    (found,) = diagnosed("TensorFlow version: 2.4.1\na.cc:1:2: error: 'x' is not a member of 'nvinfer1'\n").findings
+    assert " TensorFlow 2.4.1 was made with TensorRT 7.1." in found.cause
+
+
+def test_an_error_in_an_optional_part_is_told_how_to_leave_it_out() -> None:
+    error = "external/kafka/src/a.c:1:9: error: 'x' undeclared (first use in this function)"
+    (found,) = diagnosed(f"{error}\n").findings
+    assert (found.id, "`--config=nokafka`" in found.fix) == ("kafka_unfit", True)
+    # Bazel's message names the part that compiles another one's header; its command names folders of many parts.
+    message = "ERROR: /b/external/kafka/BUILD:8:1: C++ compilation of rule '@kafka//:kafka' failed (Exit 1): {}"
+    unknown = 'boringssl/src/base.h:114:2: error: #error "Unknown target CPU"'
+    (found,) = diagnosed(f"{message.format('gcc failed')}\n{unknown}\n").findings
+    assert found.fix.endswith("`TF_NEED_KAFKA=0` before ./configure).")
+    command = "ERROR: /b/BUILD:8:1: Compiling a.cc failed: gcc failed: error executing command gcc -Iexternal/kafka/x"
+    (found,) = diagnosed(f"{command}\n{unknown}\n").findings
+    assert "Kafka" not in found.fix
 
 
 def test_the_first_library_that_is_missing_is_the_one_that_is_named() -> None:
