@@ -506,7 +506,7 @@ class _Verdicts:
 
     def _bitcode(self) -> Iterator[PreflightCheck]:
         if row := self.its.without_bitcode:
-            found = f"{row.bitcode} was not found: code that {row.compiler} must compile fails, such as some optimizers"
+            found = f"{row.bitcode} was not found: what {row.compiler} must compile fails, such as some optimizers"
             yield _warned("compiler", "gpu-library-missing", found)
 
     # --- helpers --------------------------------------------------------------------------------------------------

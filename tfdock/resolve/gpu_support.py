@@ -112,7 +112,7 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
 
 
 def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str, name: str = "") -> TargetFacts:
-    """Return the facts of a target (`8.6`, `gfx90a`), or of one GPU, which may need a newer driver than its target."""
+    """Return the facts of a target (`8.6`, `gfx90a`), or of one GPU, which may need a newer driver."""
     family = accelerator.accelerator
     written = exact_target(accelerator, target)
     number = target_number(written)

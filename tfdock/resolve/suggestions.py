@@ -128,7 +128,7 @@ class Moves:
         yield from ({**move, "allow_untested": True} for move in chain([{}], kept))
 
     def without_devices(self) -> Iterator[Change]:
-        """Yield changes to a CPU build: the release chooses every version, and the profile names no GPUs or targets."""
+        """Yield changes to a CPU build: the release chooses every version, without GPUs and targets."""
         devices = {field: None for field in ("gpus", "accelerator", *TARGET_FIELDS) if getattr(self.profile, field)}
         for move in self._everything_left():
             yield {**move, **devices}

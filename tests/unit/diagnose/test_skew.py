@@ -94,7 +94,7 @@ def test_what_check_refuses_is_the_first_suspect(tmp_path: Path) -> None:
 def test_the_version_to_take_is_that_of_the_release() -> None:
     (one,) = diagnosed(f"/src/tensorflow-2.10.1/x\nPython 3.12.1\n{DIGIT}\n").findings
     assert "Python 3.12 is too new for TensorFlow 2.10.1, which was made with 3.7 to 3.10." in one.cause
-    assert one.fix.startswith("Take Python 3.10 ")
+    assert one.fix.startswith("Use Python 3.10 ")
 
 
 def test_an_unknown_error_still_says_what_it_belongs_to_and_what_is_out_of_step() -> None:

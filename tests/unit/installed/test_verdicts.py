@@ -437,7 +437,7 @@ def test_what_does_not_keep_tensorflow_from_the_gpu_is_a_warning() -> None:
     warned = [check.found for check in judge_environment(environment, KNOWLEDGE) if check.status == "warning"]
     assert warned == [
         f"notebooks run /other/python, not this Python: {kernel}",
-        "nvvm/libdevice/libdevice.10.bc was not found: code that XLA must compile fails, such as some optimizers",
+        "nvvm/libdevice/libdevice.10.bc was not found: what XLA must compile fails, such as some optimizers",
     ]
 
 
