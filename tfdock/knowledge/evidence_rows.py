@@ -138,7 +138,7 @@ class Edit(Row):
 
 
 def is_of(tensorflow: object, release: str) -> bool:
-    """Return whether a row with this `tensorflow` applies to a minor release. Text without a version applies to all."""
+    """Return whether a row with this `tensorflow` applies to a minor release; other text applies to all."""
     return not isinstance(tensorflow, str) or not re.match(r"[\d.]", tensorflow) or spans(tensorflow, release)
 
 
