@@ -159,6 +159,8 @@ def advise_on(
     """
     names = joined_words(knowledge, words)
     systems = {name: row for name in names if (row := other_device(knowledge, name)) and row.official}
+    if len(systems) > 1:
+        raise ProfileError.of("wish-malformed", f"{' and '.join(systems)} are two systems", "name one of them")
     device = next(iter(systems.values()), None)
     base = knowledge.on_system(device) if device else knowledge
     gpus = [name for name in names if name not in systems and name.lower() != _PLAIN]

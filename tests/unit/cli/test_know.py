@@ -277,6 +277,8 @@ def test_the_releases_with_a_version_of_a_part_are_listed(
         (["cuda", "12.1"], "driver for CUDA 12.1: 525.60.13 or newer"),
         (["1.3"], "CUDA 8.0; cuDNN 6: `pip install tensorflow-gpu==1.3.0`"),
         (["cuda", "12", "x"], "name a release, or a part and its version"),
+        (["foo", "1"], "known are bazel, clang, cuda, cudnn, gcc, nccl, python, rocm, tensorrt"),
+        (["python", "2.0"], "known are 2.7, 3.3, 3.4"),
     ],
 )
 def test_what_no_release_has_says_what_is_known(words: list[str], told: str) -> None:

@@ -610,6 +610,10 @@ def test_another_system_has_wheels_of_releases_and_pythons(words: str, version: 
     assert told in result.stdout
 
 
+def test_two_systems_are_refused() -> None:
+    assert "windows and macos are two systems" in command("windows", "macos", "rtx3080", columns=1000).stderr
+
+
 def test_a_release_without_a_wheel_for_a_system_names_the_nearest_with_one() -> None:
     result = command("arm", "--tensorflow", "2.9", columns=1000)
     assert result.exit_code == 2

@@ -246,7 +246,10 @@ def releases(
             rows = [release_named(base, release)[0]]
         case [part, version]:
             floors = [f"driver for {floor}" for floor in _driver_floors(base, {part.lower(): version})]
-            known = sorted({_parts(row).get(part.lower(), "") for row in rows} - {""}, key=Version)
+            versions = [(name.lower(), one) for row in rows for name, one in _parts(row).items()]
+            versions += [("python", one) for row in rows for one in row.pythons]
+            known = sorted({one for name, one in versions if name == part.lower()}, key=Version)
+            known = known or sorted({name for name, _ in versions})
             rows = [row for row in rows if _has(row.pythons, _parts(row), part, version)]
             early = [row for row in early if _has(row.pythons, row.components, part, version)]
             if not (rows or early):
