@@ -149,7 +149,7 @@ linker: clang: error: linker command failed with exit code 1 (use -v to see invo
 consequence: ERROR: /s/kernels/BUILD:4094:1: output 'a.cu.pic.o' was not created
 network: fatal: unable to access 'https://frob.example/frob.git/': Failed to connect
 network: curl: (56) Recv failure
-library_not_loaded: frob.errors_impl.NotFoundError: libfrob.so.3: cannot open shared object file
+library_not_loaded: frob.errors_impl.InternalError: libfrob.so.3: cannot open shared object file
 script_file: cp: cannot stat 'bazel-out/frob/numpy/.doxyfile': No such file or directory
 package_without_build: ERROR: /s/BUILD:1:1: no such package '@frob//a': BUILD file not found in directory 'a'
 docker_command: docker: Error response from daemon: frobnication.
