@@ -28,7 +28,7 @@ _LONG = 600
 # One `\w` before `Error`: `\w+` would restart at each letter and take 37 ms instead of 0.15 ms for a line of 4096.
 _ERROR = re.compile(
     r"\A(?:ERROR\b|FATAL\b|FAILED\b|Error: |Error in |tfdock: |(?:nvcc|nvlink|ptxas) (?:fatal|error)\b|CMake Error\b|"
-    r"No package '|#error |Undefined symbols for )|\b(?:fatal )?error (?:C|LNK)[0-9]{4} ?: |"
+    r"No package '|#error |Undefined symbols for )|\b(?:fatal )?error (?:C|LNK)[0-9]{4} ?:(?: |\Z)|"
     r"\.so[\d.]*: undefined symbol: |\berror:|Killed\b|Segmentation fault\b|\w(?:Error|Exception): "
 )
 # A place in a file, as compilers name it: `a.cc:3:10`, `a.cu(3)`, and as linkers do: `a.cc:(.text+0x1)`.
@@ -36,7 +36,7 @@ _PLACE = r"(?![0-9]{1,4}:)[^\s:(]{1,400}(?::[0-9]{1,7}(?::[0-9]{1,7})?|\([0-9]{1
 _COMPILER_ERROR = re.compile(
     # gcc, clang and hipcc; nvcc (`error #20:`); MSVC (`error C2664:`); the assembler (`Error:`); an unfound header.
     rf"(?:{_PLACE} ?|[A-Za-z]:(?:[^:(]|\(x86\)){{1,400}}\([0-9]{{1,7}}\) ?|[^\s:]{{1,400}} ): "
-    r"(?:fatal |catastrophic |internal compiler )?[eE]rror(?: #[0-9]{1,6}(?:-D)?| (?:C|LNK)[0-9]{4})?: "
+    r"(?:fatal |catastrophic |internal compiler )?[eE]rror(?: #[0-9]{1,6}(?:-D)?| (?:C|LNK)[0-9]{4})? ?:(?: |\Z)"
     # ptxas, nvlink, fatbinary and nvcc themselves. Leave out lines that only report another error in the list.
     r"|(?:nvcc|ptxas|nvlink|fatbinary|cudafe\+\+)(?: [^\s;]{1,400}, line [0-9]{1,7};)? {1,4}(?:error|fatal) {0,4}: "
     r"(?!'[^']{1,80}' died|Ptx assembly aborted)"
@@ -45,7 +45,7 @@ _COMPILER_ERROR = re.compile(
     r"(?:fatal )?error: (?!linker command failed|unable to execute command)"
     r"|LLVM ERROR: |fatal error: error in backend: "
     # ld, gold and lld.
-    r"|(?:[^\s:]{0,200}/)?(?:ld(?:\.bfd|\.gold|\.lld)?|lld|mold): (?:error: |cannot find |final link failed)"
+    r"|(?:[^\s:]{0,200}/)?(?:ld(?:\.bfd|\.gold|\.lld)?|lld|mold): (?:error: |fatal: |cannot find |final link failed)"
     r"|(?:\S{0,200}/ld(?:\.bfd|\.gold)?: )?\S{1,400}: (?:in function `[^']{1,900}': \S{0,400}: )?"
     r"(?:undefined reference to |multiple definition of |relocation (?:R_\S{1,80} against|truncated to fit))"
 )

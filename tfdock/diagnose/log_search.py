@@ -30,7 +30,7 @@ _HEAD, _SAMPLE = 4 << 20, 1 << 14
 _NAMED = 20  #: The most errors stored because they have names from `came_and_went`, each with other names.
 _SUSPICIOUS = (
     "ERROR:", "error:", "Error:", "FATAL:", "FAILED", "Killed", "Exception:", "Segmentation fault",
-    " error C", " error LNK", "ommand not found", "undefined reference to", "undefined symbol: ",
+    " error C", " error LNK", "error : ", "ommand not found", "undefined reference to", "undefined symbol: ",
     "nvcc fatal", "nvcc error", "ptxas fatal", "nvlink ", "LLVM ERROR", "multiple definition of", ": relocation ",
     "Undefined symbols for ", "cannot find -l", "#error ", "CMake Error", "No package '", "Error in ",
     "fatal: ", "E: ", "cp: ", "mv: ", "ln: ", "tar: ", "unzip: ", "patch: ", "curl: (", "gpg: ", "docker: ",
