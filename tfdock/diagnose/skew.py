@@ -31,7 +31,9 @@ _HAS_IT = re.compile(
 _ANNOUNCED = re.compile(
     r"^ERROR: .{1,900} failed:? \((?:Exit|Segm|Aborted|Killed|Illegal)|error executing command|"
     r"^(?:FAILED|collect2): |linker command failed|^ERROR: .{1,900}(?:was not created|not all outputs were created)|"
-    r"too many errors emitted|returned a non-zero code: \d|"
+    r"too many errors emitted|returned a non-zero code: \d|failed to solve: process|ProcessError: Command exited|"
+    r":do_\w+\) failed with|A failure occurred in \w+\(\)|^(?:error: )?build(?:er for| of) '|failed \(\w+ phase\)|"
+    r"FAILED: Installation ended|conda_build\.sh'\]|/vcpkg_execute_\w+\.cmake|failed; build aborted:?$|"
     # A traceback or the words of a program follow, and they name the error.
     r"^(?:ERROR: .{1,900}|Error in \w{1,60}:.{0,300}):$|^Error in \w{1,60}: ?$|\bRepository command failed$"
 )
@@ -373,11 +375,9 @@ def next_step(error: SuspectLine, kinds: Iterable[ErrorKind]) -> str:
     """Return the next step for an error that only an error kind matches; empty if no kind matches."""
     texts = [comparable(text) for text in (error.text, *error.below)]
     # The line itself is more exact than the lines below it.
-    found = (kind.step for text in texts for kind in kinds if compiled(kind.says).search(text))
-    return next(found, "")
+    return next((kind.step for text in texts for kind in kinds if compiled(kind.says).search(text)), "")
 
 
 def file(error: str) -> str:
     """Return the file at the beginning of an error's line; empty if there is none."""
-    match = _FILE.match(error)
-    return match["file"] if match else ""
+    return match["file"] if (match := _FILE.match(error)) else ""

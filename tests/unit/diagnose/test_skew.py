@@ -106,6 +106,12 @@ def test_an_unknown_error_still_says_what_it_belongs_to_and_what_is_out_of_step(
     )
 
 
+def test_the_last_word_of_a_package_builder_is_not_the_first_error() -> None:
+    builder = "==> Error: ProcessError: Command exited with status 1:"
+    told = diagnosed(f"{builder}\n5 errors found in build log:\nexternal/frob/a.cc:1:2: error: frobnication\n")
+    assert told.first.startswith("The first error is in line 3, and belongs to `@frob`")
+
+
 #: Errors of which no row knows the cause, most of them out of public threads, below the kind that they are of.
 KINDS = """
 killed: frob.exe: error: bad_alloc
@@ -138,10 +144,13 @@ compiler_crash: nvcc error   : 'cudafe++' died with status 0xC0000005 (ACCESS_VI
 repository_rule: ERROR: no such package '@frob//cuda': Traceback (most recent call last):
 rule_fail: Error in fail: frob:headers_lib cannot depend on frob:lib
 visibility: ERROR: /s/BUILD:107:1: Target '@llvm//:support' is not visible from target '@org_tensorflow//xla:client'.
-python: ==> Error: AttributeError: module 'spack.pkg.builtin.tensorflow' has no attribute 'make_jobs'
+python: ==> Error: AttributeError: module 'spack.frob.builtin' has no attribute 'make_jobs'
 starlark: ERROR: /s/WORKSPACE:3:1: name 'frob_archive' is not defined
 repository_rule: ERROR: An error occurred during the fetch of repository 'local_config_frob':
-no_repository: ERROR: no such package '@frob//': The repository named 'frob' could not be resolved.
+no_repository: ERROR: no such package '@frob//': frob could not be resolved.
+cmake_no_sources: CMake Error: CMake can not determine linker language for target: frob
+builder: ERROR: Task (/y/frob/tensorflow-lite_2.4.1.bb:do_compile) failed with exit code '1'
+builder: error: build of '/nix/store/1chcd-python2.7-tensorflow-1.3.1.drv' failed
 macro: .\\tensorflow/stream_executor/rng.h(66): error C2059: syntax error: '::'
 templates: ./core/framework/variant.h(343): error: constexpr constructor calls non-constexpr function "A::A()"
 undeclared: a.cc:3:1: error: 'Frob' was not declared in this scope
