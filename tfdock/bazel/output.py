@@ -29,7 +29,8 @@ _LONG = 600
 _ERROR = re.compile(
     r"\A(?:ERROR\b|FATAL\b|FAILED\b|Error: |Error in |tfdock: |(?:nvcc|nvlink|ptxas) (?:fatal|error)\b|CMake Error\b|"
     r"No package '|#error |Undefined symbols for )|\b(?:fatal )?error (?:C|LNK)[0-9]{4} ?:(?: |\Z)|"
-    r"\.so[\d.]*: undefined symbol: |\berror:|Killed\b|Segmentation fault\b|\w(?:Error|Exception): "
+    r"\.so[\d.]*: undefined symbol: |\berror:|Killed\b|Segmentation fault\b|\w(?:Error|Exception): |"
+    r"\bF(?:0000)? (?:\S{1,40} +\d+ )?[\w./\\:-]{1,200}\.(?:cc|h):\d+\] "  # TensorFlow stops itself
 )
 # A place in a file, as compilers name it: `a.cc:3:10`, `a.cu(3)`, and as linkers do: `a.cc:(.text+0x1)`.
 _PLACE = r"(?![0-9]{1,4}:)[^\s:(]{1,400}(?::[0-9]{1,7}(?::[0-9]{1,7})?|\([0-9]{1,7}\)|:\(\.[^\s)]{1,200}\))"

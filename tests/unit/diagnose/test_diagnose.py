@@ -213,7 +213,7 @@ def test_each_literal_of_suspicious_lines_leads_to_one(literal: str) -> None:
         f"a.so: {literal}no",
         f"{literal}error   : no",
         f"{literal}: no",
-        f"/usr/bin/ld: {literal}no",
+        f"/usr/bin/ld: {literal}no.cc:1] no",
         f"x.o{literal}R_X against no",
         f"{literal}fail: no",
         f"{literal}56) no",
