@@ -148,7 +148,6 @@ python: ==> Error: AttributeError: module 'spack.frob.builtin' has no attribute 
 starlark: ERROR: /s/WORKSPACE:3:1: name 'frob_archive' is not defined
 repository_rule: ERROR: An error occurred during the fetch of repository 'local_config_frob':
 no_repository: ERROR: no such package '@frob//': frob could not be resolved.
-cmake_no_sources: CMake Error: CMake can not determine linker language for target: frob
 builder: ERROR: Task (/y/frob/tensorflow-lite_2.4.1.bb:do_compile) failed with exit code '1'
 builder: error: build of '/nix/store/1chcd-python2.7-tensorflow-1.3.1.drv' failed
 macro: .\\tensorflow/stream_executor/rng.h(66): error C2059: syntax error: '::'
