@@ -128,7 +128,7 @@ class RequirementLimit(Row):
     """A package without which wheels of these releases cannot be imported.
 
     With a version outside of `limit` (`<3.21`) the import fails too, with the message `says`. Without a limit, no
-    version is known to break the wheels.
+    version is known to break the wheels. `unstated`: the wheels' METADATA lacks the limit.
     """
 
     KEY = ("package", "releases")
@@ -136,6 +136,7 @@ class RequirementLimit(Row):
     package: Annotated[str, text_like(re.compile(r"[a-z0-9][a-z0-9._-]*\Z"), "package")]
     releases: ReleaseRange
     limit: Annotated[str, text_like(re.compile(r"(<|<=|>=|!=)[0-9][0-9A-Za-z.]*\Z"), "limit (`<3.21`)")] | None = None
+    unstated: bool = False
     says: str = ""
 
 

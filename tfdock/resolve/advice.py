@@ -61,7 +61,7 @@ class AdvisedWheel:
     installs: tuple[str, ...]  #: The Pythons for which this command installs a working TensorFlow.
     system: str = ""  #: Where the wheel runs: system and CPU features; empty for another project's wheel.
     needs: tuple[str, ...] = ()  #: Requirements that pip does not install, such as `CUDA 11.2`.
-    pins: tuple[str, ...] = ()  #: Extra pip requirements, if a library's newest version no longer supports a GPU.
+    pins: tuple[str, ...] = ()  #: Extra pip requirements, if a newer version would not support a GPU or the wheel.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -439,8 +439,13 @@ class _Wanted:
             if self.gpus and not release.official_targets.get(accelerator.accelerator)
             else self.system(release, version),
             needs=() if extra else needs,
-            pins=tuple(dict.fromkeys(pin for gpu in gpus for pin in gpu.pins)) if extra else (),
+            pins=tuple(dict.fromkeys(pin for gpu in gpus if extra for pin in gpu.pins)) + self._limits(release),
         )
+
+    def _limits(self, release: Release) -> tuple[str, ...]:
+        """Return requirements that keep pip from versions with which the wheel cannot be imported."""
+        rows = [row for row in self.knowledge.requirement_limits if row.unstated and applies(release, row.releases)]
+        return tuple(f"{row.package}{row.limit}" for row in rows)
 
     def system(self, release: Release, version: str) -> str:
         """Return where the wheel of the project `tensorflow` runs with its GPU code; empty for another system."""

@@ -360,7 +360,10 @@ def test_where_no_build_is_needed_the_first_lines_say_so_and_what_to_install(wor
 def test_the_pip_line_names_its_pythons_and_what_pip_does_not_bring() -> None:
     assert "(Python 3.9 to 3.10)" in command("k80", columns=200).stdout, "the extra's TensorRT has no file for 3.11"
     with_311 = command("k80", "--python", "3.11", columns=200).stdout
-    assert "`pip install tensorflow==2.14.1` (Python 3.11; CUDA 11.8 and cuDNN 8.6 must be installed" in with_311
+    assert (
+        "`pip install tensorflow==2.14.1 'numpy<2'` (Python 3.11; CUDA 11.8 and cuDNN 8.6 must be installed"
+        in with_311
+    )
     older = command("rtx3080", "--tensorflow", "2.8", columns=200).stdout
     assert "(Python 3.7 to 3.10; CUDA 11.2 and cuDNN 8.1 must be installed beside it)" in older
 
@@ -503,7 +506,7 @@ def test_what_no_gpu_has_is_refused_without_a_guess(word: str) -> None:
         pytest.param(
             "k80 --tensorflow 2.18",
             {
-                0: "note: `pip install 'tensorflow[and-cuda]==2.14.1'` (Python 3.9 to 3.10)",
+                0: "note: `pip install 'tensorflow[and-cuda]==2.14.1' 'numpy<2'` (Python 3.9 to 3.10)",
                 -1: "`tfdock advise --gpu k80 --tensorflow 2.18 -o k80.yaml`",
             },
             id="the official wheel before a build of it",
@@ -568,7 +571,7 @@ def test_every_source_of_the_tables_is_explained(table: str) -> None:
 def test_a_machine_without_gpu_gets_the_official_wheel() -> None:
     result = command("cpu", "--tensorflow", "2.9", columns=1000)
     assert result.stdout.startswith("No build is needed: the official wheel of TensorFlow 2.9.3 runs on it.")
-    assert "`pip install tensorflow==2.9.3` (Python 3.7 to 3.10)" in result.stdout
+    assert "`pip install tensorflow==2.9.3 'protobuf<3.21' 'numpy<2'` (Python 3.7 to 3.10)" in result.stdout
     assert "with glibc 2.17 or newer and a CPU with AVX" in result.stdout
 
 
@@ -618,7 +621,7 @@ def test_a_release_without_a_wheel_for_a_system_names_the_nearest_with_one() -> 
     result = command("arm", "--tensorflow", "2.9", columns=1000)
     assert result.exit_code == 2
     assert "TensorFlow 2.9.3 has no official wheel for arm" in result.stderr
-    assert "take TensorFlow 2.10.1: `pip install tensorflow==2.10.1`" in result.stderr
+    assert "take TensorFlow 2.10.1: `pip install tensorflow==2.10.1 'numpy<2'`" in result.stderr
 
 
 @pytest.mark.parametrize(
