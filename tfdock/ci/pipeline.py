@@ -226,9 +226,19 @@ def _not_pinned(matrix: Matrix) -> Problem | None:
     )
 
 
-def warnings(service: Service, matrix: Matrix, longest: float) -> tuple[Problem, ...]:
-    """Return the warnings about a pipeline; `longest` are the expected seconds of its slowest wheel."""
-    return (*_own_machines(service, matrix), *_without_cache(matrix, longest))
+def warnings(service: Service, matrix: Matrix, longest: float, impossible: int = 0) -> tuple[Problem, ...]:
+    """Return the warnings about a pipeline; `longest` are the expected seconds of its slowest wheel.
+
+    `impossible` is the number of cells that cannot be built.
+    """
+    return (*_impossible(matrix, impossible), *_own_machines(service, matrix), *_without_cache(matrix, longest))
+
+
+def _impossible(matrix: Matrix, cells: int) -> Iterator[Problem]:
+    if cells:
+        message = f"the pipeline makes no wheel for {cells} cell{'s' * (cells != 1)} that cannot be built"
+        fix = "`tfdock matrix` gives the reasons; change or exclude the cells"
+        yield Problem("matrix-impossible", message, fix, severity="warning", file=matrix.file)
 
 
 def _without_cache(matrix: Matrix, longest: float) -> Iterator[Problem]:

@@ -82,6 +82,7 @@ def render(services: Iterable[Service], file: Path, folder: Path, settings: Sett
     planned = planned_matrix.cells(file, preparer)
     # The largest possible number of jobs: the missing wheels are known only when the pipeline runs.
     cells = sum(1 for cell in planned.cells if cell.status != "excluded")
+    impossible = sum(1 for cell in planned.cells if cell.status == "impossible")
     longest = max((cell.seconds or 0 for cell in planned.wanted), default=0)
     variable = os.pathsep.join(_path_in_repository(own, folder) for own in folders)
     pipelines = []
@@ -106,7 +107,7 @@ def render(services: Iterable[Service], file: Path, folder: Path, settings: Sett
                 folder=folder,
                 files=tuple(files),
                 refusal=pipeline.refusal(service, matrix),
-                warnings=pipeline.warnings(service, matrix, longest),
+                warnings=pipeline.warnings(service, matrix, longest, impossible),
             )
         )
     return pipelines

@@ -952,3 +952,10 @@ def test_a_wheel_that_no_job_can_finish_is_warned_of(ci: dict[str, str], hours: 
     matrix = matrices.read(json.dumps(BARE | {"ci": BARE.get("ci", {}) | ci}), "m.yaml")
     found = [one.code for one in pipeline.warnings("github", matrix, hours * 3600)]
     assert found == (["ci-no-cache"] if warned else [])
+
+
+def test_cells_without_a_wheel_are_warned_of() -> None:
+    matrix = matrices.read(json.dumps(BARE), "m.yaml")
+    (found,) = pipeline.warnings("github", matrix, 0, 2)
+    assert (found.code, found.severity) == ("matrix-impossible", "warning")
+    assert found.message == "the pipeline makes no wheel for 2 cells that cannot be built"

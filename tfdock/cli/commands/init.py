@@ -52,7 +52,7 @@ def init(
     """On a terminal, the command asks questions. Without a terminal, give options."""
 
     if wish.source:
-        message = f"`init` does not write `{next(iter(wish.source))}`"
+        message = f"`init` does not write `{next(reversed(wish.source))}`"
         raise ProfileError.of("wish-malformed", message, "leave the option out, and add the field to the file")
     # `init rtx3080` and `init --gpu rtx3080` write the same file.
     words = [word for word in re.findall(r"[\w.-]+", " ".join(wish.gpus)) if word != _LOCAL]
