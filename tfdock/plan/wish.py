@@ -91,10 +91,13 @@ class Wish:
             fields = {"tensorflow": fields.pop(profile.release_field), **fields}
         devices = {*change} & {*DEVICES}  # one option sets them all
         listed = next((value for name in DEVICES if isinstance(value := change.get(name), list)), ["cpu"])
-        words = Wish(tuple(listed) if devices else (), fields).words
+        # The search would name no GPU, which options cannot.
+        nameless = bool(devices) and tuple(listed) == self.gpus
+        words = Wish(tuple(listed) if devices and not nameless else (), fields).words
         words = f"{words} --allow-untested".lstrip() if change.get("allow_untested") else words
         left = Wish(fields={name: self.fields[name] for name in gone}).words
-        return " and ".join([*([f"`{words}`"] if words else []), *([f"leave out `{left}`"] if left else [])])
+        other = [f"name a GPU in place of `{Wish(self.gpus).words}`"] if nameless else []
+        return " and ".join([*([f"`{words}`"] if words else []), *other, *([f"leave out `{left}`"] if left else [])])
 
     def over(self, name: str, release: str, knowledge: KnowledgeBase, local: Sequence[str]) -> str:
         """Return a profile that extends the named profile and sets the fields of the wish; raises ProfileError.

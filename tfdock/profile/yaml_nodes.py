@@ -202,7 +202,7 @@ class _Reader:
             raise ProfileError.of(
                 "yaml-empty",
                 "the file is empty",
-                'start with `schema: 1` and `tensorflow: "2.18.0"`',
+                'begin with `schema: 1`; a profile needs `tensorflow: "2.18.0"` too, a matrix `base: NAME.yaml`',
                 file=self._file,
                 line=1,
                 column=1,

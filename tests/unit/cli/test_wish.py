@@ -257,6 +257,11 @@ def test_more_cores_than_the_machine_has_are_said(run: Run) -> None:
     assert "cores; this machine has only" in run("plan", "--gpu", "cpu", "--set", "resources.cpus=999").stdout
 
 
+def test_a_way_out_without_a_gpu_asks_for_one(run: Run) -> None:
+    told = run("check", "--gpu", "cpu", "--cuda", "12.5.1").stderr
+    assert "CUDA 12.5.1: name a GPU in place of `--gpu cpu`" in told
+
+
 def test_a_question_about_options_is_options_too(run: Run) -> None:
     asked = run("check", "--gpu", "8.6", "--tensorflow", "2.3").stderr
     assert "keep TensorFlow 2.3: `--cuda 12.2 --allow-untested`" in " ".join(asked.split())
