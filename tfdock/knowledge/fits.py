@@ -17,7 +17,7 @@ from functools import lru_cache
 from tfdock.knowledge.contract import version_facts
 from tfdock.knowledge.gpu_rows import TargetReport
 from tfdock.knowledge.image_rows import ArchiveRow, Distribution, ImageRow, ImageTags
-from tfdock.knowledge.release_rows import Release, SourceArchive, applies
+from tfdock.knowledge.release_rows import Release, SourceArchive, Support, applies
 from tfdock.knowledge.rows import Accelerator, lies_within, placeholders
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
@@ -245,6 +245,21 @@ def toolkit_floor(knowledge: KnowledgeBase, toolkit: str, version: Version, *, w
         return Version(text or _branch(shared.linux))
     own = knowledge.toolkits.get((toolkit, str(version.minor)))
     return own_driver(own, wsl=wsl) if own else None
+
+
+def runs_with_later(knowledge: KnowledgeBase, release: Release, toolkit: str, installed: str = "") -> bool:
+    """Return whether a release's wheel runs with later minor versions of its toolkit, or with a later one installed.
+
+    A row of `drivers` means that the vendor keeps a major version compatible, but names of libraries may differ.
+    """
+    made = Version(release.components.get(toolkit, Support()).tested or "0")
+    rows = (row for row in knowledge.runtime_libraries if row.component == toolkit and row.version and not row.use)
+    exact = any("." in row.version and made.matches(Version(row.version)) for row in rows)
+    others = map(
+        Version, [installed] if installed else [number for name, number in knowledge.toolkits if name == toolkit]
+    )
+    later = any(other.parts[:1] == made.parts[:1] and other > made for other in others)
+    return later and not exact and (toolkit, str(made.parts[0])) in knowledge.drivers
 
 
 def own_driver(toolkit: Toolkit, *, wsl: bool) -> Version | None:

@@ -75,7 +75,8 @@ class OtherDevice(Row):
     `official` are the releases with official wheels, if any, for Pythons from `python_min` on; `lacking` are patch
     releases without such a wheel; `wheels` gives the CUDA code of these wheels by release. `runs` names the
     accelerators of published builds that run there, besides the CPU; `windows_driver` means that the driver is that
-    of Windows. `says` is a sentence about the wheels, `instead` a sentence about alternatives.
+    of Windows. `says` is a sentence about the wheels, `instead` a sentence about alternatives. `condition` is what
+    the wheels need that not every such device has.
     """
 
     KEY = ("device",)
@@ -89,6 +90,7 @@ class OtherDevice(Row):
     linux: bool = False
     runs: dict[str, str] = Field(default_factory=dict)
     windows_driver: bool = False
+    condition: str = ""
     says: str
     instead: str
 

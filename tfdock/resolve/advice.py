@@ -27,7 +27,7 @@ from tfdock.gpu.devices import (
     unknown_gpu,
 )
 from tfdock.gpu.gpu_facts import OFFICIAL_MACHINE, companions, facts_of_release
-from tfdock.knowledge.fits import is_used, overrides, own_target, reports
+from tfdock.knowledge.fits import is_used, overrides, own_target, reports, runs_with_later
 from tfdock.knowledge.gpu_rows import Gpu, OtherDevice, PublishedBuild, TargetReport
 from tfdock.knowledge.release_rows import Estimate, Release, Support, applies
 from tfdock.knowledge.rows import Accelerator
@@ -262,6 +262,7 @@ def _advise_without_gpu(wanted: _Wanted, tensorflow: str | None, machine: str) -
         native=native,
         instead=native,
         notes=(device.says, device.instead) if device else (_OTHER_SYSTEMS,),
+        unbuilt=wanted.unbuilt,
         offer=AcceptedProfile(text=start.text, release=release, resolution=start.resolution) if start else None,
     )
 
@@ -426,7 +427,9 @@ class _Wanted:
         if self.python is not None and self.python not in able:
             extra = None  # the libraries cannot be installed with that Python; the wheel itself can
         tested = ((name, release.components.get(name, Support()).tested) for name in accelerator.components)
-        needs = tuple(f"{accelerator.titles.get(name, name)} {number}" for name, number in tested if number)
+        later = " or a later {}.x" if runs_with_later(self.knowledge, release, accelerator.toolkit or "") else ""
+        numbers = ((name, f"{number}{later.format(number.partition('.')[0])}") for name, number in tested if number)
+        needs = tuple(f"{accelerator.titles.get(name, name)} {number}" for name, number in numbers)
         return AdvisedWheel(
             project=project,
             release=release.release,
@@ -448,9 +451,9 @@ class _Wanted:
         return tuple(f"{row.package}{row.limit}" for row in rows)
 
     def system(self, release: Release, version: str) -> str:
-        """Return where the wheel of the project `tensorflow` runs with its GPU code; empty for another system."""
-        if self.unbuilt:
-            return ""
+        """Return where the wheel of the project `tensorflow` runs with its GPU code; empty if not known."""
+        if self.device and self.unbuilt:
+            return self.device.condition
         rows = self.knowledge.cpu_features.values()
         official = (row for row in rows if row.machine == OFFICIAL_MACHINE and row.is_in_official(release, version))
         features = [row.feature.upper() for row in official]

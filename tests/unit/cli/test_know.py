@@ -260,6 +260,7 @@ def test_every_release_has_a_line_with_what_it_was_tested_with(desk: Desk) -> No
         ("CUDA", "11.2", [f"2.{minor}" for minor in range(5, 12)], "450.80.02 or newer, on Windows and in WSL 2 452"),
         ("cudnn", "5.1", ["0.12.1", "1.0.1", "1.1.0", "1.2.1"], ""),
         ("tensorrt", "8", [f"2.{minor}" for minor in range(12, 18)], ""),
+        ("cuda", "11.6", [f"2.{minor}" for minor in range(5, 12)], "no release is made with cuda 11.6; these wheels"),
         ("python", "3.13", ["2.20", "2.21"], ""), ("bazel", "5.3", ["2.11", "2.12", "2.13"], ""),
     ],
 )  # fmt: skip
@@ -275,6 +276,7 @@ def test_the_releases_with_a_version_of_a_part_are_listed(
     ("words", "told"),
     [
         (["cuda", "12.1"], "driver for CUDA 12.1: 525.60.13 or newer"),
+        (["cuda", "11.1"], "no release is made with cuda 11.1"),
         (["1.3"], "CUDA 8.0; cuDNN 6: `pip install tensorflow-gpu==1.3.0`"),
         (["cuda", "12", "x"], "name a release, or a part and its version"),
         (["foo", "1"], "known are bazel, clang, cuda, cudnn, gcc, nccl, python, rocm, tensorrt"),
@@ -283,6 +285,10 @@ def test_the_releases_with_a_version_of_a_part_are_listed(
 )
 def test_what_no_release_has_says_what_is_known(words: list[str], told: str) -> None:
     assert told in " ".join(run("releases", *words, columns=1000).stderr.split())
+
+
+def test_a_release_says_with_which_compiler_it_was_built_on_windows() -> None:
+    assert "Visual Studio 2015 (up to 1.13)" in run("releases", "1.13", columns=1000).stdout
 
 
 @pytest.mark.parametrize("asked", ["2.18", "2.18.1"])

@@ -365,7 +365,7 @@ def test_the_pip_line_names_its_pythons_and_what_pip_does_not_bring() -> None:
         in with_311
     )
     older = command("rtx3080", "--tensorflow", "2.8", columns=200).stdout
-    assert "(Python 3.7 to 3.10; CUDA 11.2 and cuDNN 8.1 must be installed beside it)" in older
+    assert "; CUDA 11.2 or a later 11.x and cuDNN 8.1 or a later 8.x must be installed beside it)" in older
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
@@ -590,6 +590,14 @@ def test_its_profile_is_the_one_of_init(tmp_path: Path) -> None:
         ("GeForce 820M", "below 3.0"),
         ("gtx560ti", "`tfdock advise cpu`"),
         ("armv6", "ARMv7"),
+        ("odroid xu4", "linux_armv7l.whl"),
+        ("raspbian", "piwheels"),
+        ("windows arm", "WSL 2"),
+        ("Windows 11 on ARM64", "aarch64"),
+        ("freebsd 13", "virtual machine with Linux"),
+        ("tfjs-node-gpu", "CUDA 11.2"),
+        ("java", "10.0-7.4-1.4.4"),
+        ("c library", "6.0 and newer only"),
     ],
 )
 def test_a_device_without_any_wheel_is_told_what_there_is(word: str, told: str) -> None:
@@ -611,6 +619,25 @@ def test_another_system_has_wheels_of_releases_and_pythons(words: str, version: 
     result = command(*words.split(), columns=1000)
     assert result.stdout.startswith(f"No build is needed: the official wheel of TensorFlow {version} runs on it.")
     assert told in result.stdout
+
+
+def test_a_condition_of_a_device_stands_before_the_command() -> None:
+    first, second, *_ = command("raspberry", "pi", columns=1000).stdout.splitlines()[1:]
+    assert first.startswith("note: it runs on a 64-bit system")
+    assert "pip install tensorflow==" in second
+
+
+@pytest.mark.parametrize(
+    ("release", "needs"),
+    [
+        ("2.4", "CUDA 11.0 and cuDNN 8.0 must"),  # 11.0 alone has `libcusolver.so.10`
+        ("2.3", "CUDA 10.1 and cuDNN 7.6 must"),
+        ("2.6", "CUDA 11.2 or a later 11.x and cuDNN 8.1 or a later 8.x must"),
+        ("2.12", "CUDA 11.8 and cuDNN 8.6 must"),
+    ],
+)
+def test_a_later_minor_version_of_cuda_does_where_its_libraries_keep_their_names(release: str, needs: str) -> None:
+    assert needs in command("gtx1080", "--tensorflow", release, columns=1000).stdout
 
 
 def test_two_systems_are_refused() -> None:

@@ -133,7 +133,7 @@ def _lines(base: KnowledgeBase, advice: Advice, output: Path | None) -> Iterator
     style = console.Style(sys.stdout)
     wheel = _no_build(advice)
     yield _verdict(advice, wheel, style), "  "
-    for line in (*(_wheel_notes(wheel, advice.python) if wheel else _quick_ways(advice)), *advice.notes):
+    for line in (*(_wheel_notes(wheel, advice) if wheel else _quick_ways(advice)), *advice.notes):
         yield f"{style.good('note:')} {line}", ASIDE
     if advice.gpus:
         yield "", ""
@@ -168,11 +168,10 @@ def _lines(base: KnowledgeBase, advice: Advice, output: Path | None) -> Iterator
         yield f"{style.good('note:')} {text}", ASIDE
 
 
-def _wheel_notes(wheel: AdvisedWheel, python: str | None) -> Iterator[str]:
-    """Yield how to install an official wheel, and where it runs."""
-    yield _pip(wheel, python)
-    if wheel.system:
-        yield f"it runs on {wheel.system}"
+def _wheel_notes(wheel: AdvisedWheel, advice: Advice) -> list[str]:
+    """Return how to install an official wheel, and where it runs: first, if this is a condition of a device."""
+    lines = [_pip(wheel, advice.python), *([f"it runs on {wheel.system}"] if wheel.system else [])]
+    return lines[::-1] if advice.unbuilt else lines
 
 
 _SHOWN = 6  #: The builds by others to print: a board has some for each of its systems.

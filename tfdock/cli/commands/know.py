@@ -23,10 +23,10 @@ from tfdock.cli.gpu_text import requested_gpus
 from tfdock.errors import Problem, ProfileError, TfdockError
 from tfdock.gpu.devices import named, search, title, unknown_gpu
 from tfdock.host.settings import Settings
-from tfdock.knowledge.fits import toolkit_floor
+from tfdock.knowledge.fits import runs_with_later, toolkit_floor
 from tfdock.knowledge.gpu_rows import Gpu, PublishedBuild
 from tfdock.knowledge.program_rows import ErrorCode
-from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.rows import Accelerator, Row
 from tfdock.knowledge.switch_rows import Switch, presets, release_span
 from tfdock.knowledge.tables import KnowledgeBase
@@ -235,10 +235,8 @@ def releases(
 ) -> None:
     base = knowledge_for(settings)
     rows = sorted(base.releases.values(), key=lambda row: Version(row.release))
-    floors, early = (
-        list[str](),
-        [row for row in base.published_builds if str(Version(row.tensorflow).minor) not in base.releases],
-    )
+    floors = list[str]()
+    early = [row for row in base.published_builds if str(Version(row.tensorflow).minor) not in base.releases]
     match words or []:
         case []:
             pass
@@ -250,9 +248,16 @@ def releases(
             versions += [("python", one) for row in rows for one in row.pythons]
             known = sorted({one for name, one in versions if name == part.lower()}, key=Version)
             known = known or sorted({name for name, _ in versions})
+            later = [row for row in rows if runs_with_later(base, row, part.lower(), version)]
             rows = [row for row in rows if _has(row.pythons, _parts(row), part, version)]
             early = [row for row in early if _has(row.pythons, row.components, part, version)]
-            if not (rows or early):
+            if later and not (rows or early):
+                rows = later
+                floors.append(
+                    f"no release is made with {part} {version}; these wheels, made with an earlier minor version,"
+                )
+                floors[-1] += " run with it and their cuDNN or a later minor one (not on Windows from 2.11 on)"
+            elif not (rows or early):
                 message, fix = f"no release is made with {part} {version}", f"known are {', '.join(known)}"
                 raise ProfileError.of("release-unknown", message, fix, why="; ".join(floors))
         case _:
@@ -319,6 +324,7 @@ def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
         *((name, support.model_dump()) for name, support in row.components.items()),
         *drivers,
         *((name, fields.pop(name)) for name in ("built_with", "bazel", "compilers")),
+        *((p.title, p.about) for p in base.log_parts.values() if any(applies(row, span) for span in p.made_with)),
         *fields.items(),
         *(("note", row.note or ""), ("unverified", _unverified(row)), ("checked", row.checked)),
     ]
