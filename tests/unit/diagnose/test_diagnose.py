@@ -402,7 +402,7 @@ def test_a_failure_that_repeats_is_told_once_with_its_first_line_and_how_often()
 def test_a_dead_address_is_told_with_the_sum_that_the_build_looked_up() -> None:
     told = "java.io.IOException: Error downloading [https://gone.example/x.tgz] to /x: GET returned 404 Not Found\n"
     (finding,) = diagnosed(told).findings
-    assert "(its sha256 stands beside the address in the source)" in finding.fix
+    assert "(the source has its sha256 next to the address)" in finding.fix
     (finding,) = diagnosed(told, f"tfdock:   archive: https://gone.example/x.tgz, sha256 {'a' * 64}\n").findings
     assert "The server has no https://gone.example/x.tgz" in finding.cause
     assert f"the same file (sha256 {'a' * 64}). Name both" in finding.fix
@@ -411,8 +411,8 @@ def test_a_dead_address_is_told_with_the_sum_that_the_build_looked_up() -> None:
 def test_values_come_from_the_line_or_others_and_have_words_where_the_log_says_nothing() -> None:
     other = "Please downgrade your bazel installation to version 6.1.0 or lower to build TensorFlow!"
     assert "{" not in diagnosed(other).findings[0].cause
-    assert "the installed Bazel is outside of it" in diagnosed(other).findings[0].cause
-    assert "7.4.1 is outside of it" in diagnosed(f"You have bazel 7.4.1 installed.\n{other}").findings[0].cause
+    assert "the installed Bazel is outside of this range" in diagnosed(other).findings[0].cause
+    assert "7.4.1 is outside of this" in diagnosed(f"You have bazel 7.4.1 installed.\n{other}").findings[0].cause
 
 
 # --- a profile beside it --------------------------------------------------------------------------------------------
