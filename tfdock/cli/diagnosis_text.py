@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tfdock.diagnose.diagnosis import Diagnosis, Finding
 
 _SURE = {"high": "sure", "medium": "probably", "low": "perhaps"}
-_WIDEST = 300  #: The most characters shown of a log line.
+_WIDEST = 300  #: The most characters shown of a log line; the last words often say why.
 
 
 def shows_cause(diagnosis: Diagnosis | None) -> bool:
@@ -91,7 +91,7 @@ def _labelled(label: str, text: str, paint: Any, columns: int) -> Iterator[str]:
 
 def _short(line: str) -> str:
     line = console.clean(line)
-    return line if len(line) <= _WIDEST else f"{line[:_WIDEST]} …"
+    return line if len(line) <= _WIDEST else f"{line[: _WIDEST * 2 // 3]} … {line[-_WIDEST // 3 :]}"
 
 
 def _unknown_lines(diagnosis: Diagnosis, name: str, style: console.Style, columns: int) -> Iterator[str]:
