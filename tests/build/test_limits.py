@@ -70,7 +70,7 @@ def test_after_a_kill_for_memory_it_compiles_once_more_with_half_the_jobs(desk: 
     assert mounts(started[0])["/tf/output"] == mounts(started[1])["/tf/output"], "what was fetched is there"
     (told,) = [text for text in desk.notices if "again" in text]
     assert told.startswith("the kernel killed a compiler of phase compile because memory ran out: 4 jobs in 15.0 GiB")
-    assert told.endswith("compiling again with 2, from the cache")
+    assert told.endswith("compiling again with 2 from the cache")
     record = result.record
     assert record["attempts"] == 2
     assert [(one["jobs"], one["ended"] == "well") for one in record["resources"]] == [(4, False), (2, True)]
@@ -117,7 +117,7 @@ def test_a_fetch_whose_heap_was_too_small_gets_a_larger_one_once(desk: Desk) -> 
     assert len(started) == 2
     desk.build()
     assert [flag(spec, "--host_jvm_args") for spec in started] == ["-Xmx2048m", "-Xmx4096m"] * 2
-    assert desk.notices[-1].endswith("; fetching again with 2, from the cache")
+    assert desk.notices[-1].endswith("; fetching again with 2 from the cache")
 
 
 def test_what_a_killed_container_left_in_the_staging_folder_is_not_published(desk: Desk) -> None:

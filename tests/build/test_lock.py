@@ -327,7 +327,7 @@ def test_a_profile_that_has_changed_since_is_refused_with_what_has_changed(bench
     text = bench.profile.read_text()
     try:
         write_profile(bench.profile, **bench.fields, xla=False)
-        refused(bench.build(), "lock-outdated", "`xla` was true and is false")
+        refused(bench.build(), "lock-outdated", "`xla` was true, now it is false")
         write_profile(bench.profile, **bench.fields, bazel={"flags": ["--keep_going"]})
         refused(bench.build(), "lock-outdated", "flags")
         write_profile(bench.profile, **bench.fields, resources={"jobs": 1})

@@ -182,7 +182,7 @@ def test_switches_are_set_in_the_image_and_part_of_its_name(image: Json, images:
     refused = finished.tfdock.run("image", "runtime", finished.profile, "--switch", "PATH=/x", code=2)
     assert "the image sets `PATH` itself" in refused.stderr
     refused = finished.tfdock.run("image", "runtime", finished.profile, "--switch", "quite")
-    assert (refused.code, "no preset: `deterministic`" in refused.stderr) == (2, True), refused.told
+    assert (refused.code, "nor a preset: `deterministic`" in refused.stderr) == (2, True), refused.told
 
 
 def test_it_can_be_sent_to_a_registry_and_pulled_by_its_digest(

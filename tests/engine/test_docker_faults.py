@@ -363,7 +363,7 @@ DockerEngine("unix://{path}").info()
 def test_engine_that_is_too_old_is_refused() -> None:
     with (
         answering(lambda _: reply(ApiVersion="1.40", Version="19.03")) as address,
-        refusal(EngineUnavailable, "engine-too-old", match=r"API 1\.40"),
+        refusal(EngineUnavailable, "engine-too-old", match=r"API version 1\.40"),
     ):
         DockerEngine(f"tcp://{address}").info()
 

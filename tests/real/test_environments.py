@@ -142,7 +142,7 @@ CASES = {
         change=lambda place: place.library("libcudnn.so.9").unlink(), code="gpu-library-missing", says="libcudnn.so.9"
     ),
     "another major version": Case(
-        change=of_other_number, code="gpu-library-missing", says="there is libcudnn.so.8, of another"
+        change=of_other_number, code="gpu-library-missing", says="there is libcudnn.so.8, but of another"
     ),
     "a library lacks another": Case(change=needs_another, code="gpu-library-missing", says="libnvJitLink.so.12"),
     "hidden": Case(variables={"CUDA_VISIBLE_DEVICES": "-1"}, code="gpu-hidden", says="CUDA_VISIBLE_DEVICES=-1"),

@@ -562,9 +562,9 @@ def test_of_libraries_of_which_one_is_loaded_the_best_decides() -> None:
     several = replace(several, build_info=None)
     blackwell = asked(several, "rtx5090")
     assert (blackwell.runs, blackwell.by) == ("native", "sm_120")
-    assert blackwell.reason.endswith("only one of its libraries, for cuda118, cuda128: this is true of cuda128")
-    assert asked(several, "rtx3080").reason.endswith("for cuda118, cuda128: this is true of cuda118, cuda128")
-    assert asked(several, "rx7900xtx").reason.endswith("for rocm64: this is true of rocm64")
+    assert blackwell.reason.endswith("only one of its libraries, for cuda118, cuda128: this code is in those for cuda128")
+    assert asked(several, "rtx3080").reason.endswith("for cuda118, cuda128: this code is in those for cuda118, cuda128")
+    assert asked(several, "rx7900xtx").reason.endswith("for rocm64: this code is in those for rocm64")
     old = asked(several, "gtx1080")
     assert old.runs == "no"
     assert old.reason.endswith("one of its libraries, for cuda118, cuda128: none of these has code for this GPU")
