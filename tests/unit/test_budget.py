@@ -21,18 +21,18 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60  #: What a figure may be below its budget, so that not each line is a change here.
 #: Lines of Python in each package.
 PACKAGES = {
-    "": 750, "api": 125, "bazel": 4695, "bench": 385, "builder": 3130, "ci": 770, "cli": 9820, "diagnose": 1570,
+    "": 750, "api": 125, "bazel": 4695, "bench": 385, "builder": 3130, "ci": 775, "cli": 9820, "diagnose": 1570,
     "documents": 1540, "engine": 2505, "gpu": 1985, "host": 2755, "images": 2865, "installed": 1505,
     "knowledge": 2965, "matrix": 1470, "oci": 1365, "offline": 1480, "plan": 3705, "profile": 1460,
-    "report": 1005, "resolve": 5077, "run": 1460, "trace": 1152, "verify": 2030, "wheel": 3280,
+    "report": 1005, "resolve": 5085, "run": 1460, "trace": 1152, "verify": 2030, "wheel": 3280,
     "wheelhouse": 2055,
 }  # fmt: skip
 #: What importing a module loads of ours.
 ROAD = {
-    "builder.build": {"modules": 109, "lines": 21960},
-    "cli.commands.build": {"modules": 84, "lines": 17765},
+    "builder.build": {"modules": 109, "lines": 21975},
+    "cli.commands.build": {"modules": 84, "lines": 17780},
 }
-WHOLE = {"modules": 304, "commands": 28, "options": 78, "lines of tests": 66880, "lines of recordings": 14670}
+WHOLE = {"modules": 304, "commands": 28, "options": 78, "lines of tests": 66885, "lines of recordings": 14675}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 
