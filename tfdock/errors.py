@@ -236,9 +236,9 @@ class NetworkError(TfdockError):
 
 
 class OutOfMemory(TfdockError):
-    """The kernel killed a process that tfdock started, because memory ran out.
+    """A process that tfdock started ran out of memory.
 
-    `of_bazel`: Bazel's own heap was too small.
+    The kernel killed it or, with `of_bazel`, Bazel's own heap was too small.
     """
 
     exit_code = ExitCode.RESOURCES

@@ -235,7 +235,7 @@ class PulledBuildJson(TypedDict):
 class PulledNameJson(TypedDict):
     """The result of pulling one name."""
 
-    name: str  #: The image, profile or build id.
+    name: str  #: The image's name, the profile's name or the build id.
     problems: Sequence[Problem]  #: Why nothing was pulled.
     builds: Sequence[PulledBuildJson]  #: The pulled builds.
 

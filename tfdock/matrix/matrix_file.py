@@ -134,7 +134,9 @@ class MatrixFile(Record):
     base: Path_ | None = Field(
         None, description="The profile to start from, relative to this file", examples=["rtx3080.yaml"]
     )
-    profile: Fields | None = Field(None, description="Fields of the profile to start from, over those of `base`")
+    profile: Fields | None = Field(
+        None, description="Fields of the profile that every cell starts with; they override the fields of `base`"
+    )
     axes: Annotated[dict[str, ListOf[Any]], AfterValidator(_some)] | None = Field(
         None,
         description="Fields of a profile, each with the values that it takes; every combination is a cell",

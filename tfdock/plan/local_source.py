@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _MOST = 1 << 30  #: The most bytes of one file of a checkout.
-_DEEPEST = 200  #: The most nested folders. TensorFlow's tree has 15.
+_DEEPEST = 200  #: The maximum depth of nested folders. TensorFlow's tree has a depth of 15.
 #: Names that are left out of a local source: the history, and files of an earlier ./configure or of a user. They
 #: would change the build, but the plan does not show them.
 _LEFT_OUT = {".git", "__pycache__", ".tf_configure.bazelrc", "python_bin_path.sh", ".bazelrc.user"}

@@ -71,7 +71,7 @@ class AdviceEntry:
     target: str  #: The target, such as `sm_86`.
     serves: tuple[str, ...]  #: The GPUs that it serves.
     wheel_mb: float | None  #: Megabytes (10**6 bytes) of the wheel; null if unknown.
-    compile_percent: float | None  #: Percent of the time of a build for the CPU; null if unknown.
+    compile_percent: float | None  #: The build's time in percent of that of a CPU-only build; null if unknown.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,7 +75,7 @@ class TargetFacts:
     toolkit_driver_windows: str | None  #: The same on Windows.
     needs_driver: str | None  #: The required driver: the newer of `driver` and `toolkit_driver`.
     needs_driver_windows: str | None  #: The same on Windows.
-    reports: tuple[str, ...]  #: Sentences about such GPUs in forks of TensorFlow and in reports of users.
+    reports: tuple[str, ...]  #: What forks of TensorFlow, and reports of users, say about such GPUs.
     open_modules: bool  #: Whether the GPU needs the driver's open kernel modules.
 
 

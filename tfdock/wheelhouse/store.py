@@ -155,7 +155,7 @@ class Wheelhouse:
         return record is not None and self.stands_for(record, domain)
 
     def wheels(self) -> Iterator[tuple[UntrustedPath, os.stat_result]]:
-        """Yield the names of wheels in the folder, files or not, each with its stat result."""
+        """Yield the names of wheels in the folder, each with its stat result, also if it is no file."""
         for path in self.at("").entries():
             # A file that is being written begins with a dot. A wheel removed meanwhile has no stat result.
             if path.name.endswith(".whl") and not path.name.startswith(".") and (status := path.status()):

@@ -136,7 +136,7 @@ def test_the_causes_come_first_and_then_what_takes_long(python: Path) -> None:
     lines = result.stdout.splitlines()
     assert lines[0] == "TensorFlow 2.18.0: 1 step of 2.0 ms (1.0 ms to 4.0 ms): 75 % waits for input, 18 % computes"
     assert lines[1] == "slow  75 % of a step waits for input, most of it for Map [slow-input]"
-    assert lines[2].startswith("      fix: `map(..., num_parallel_calls=tf.data.AUTOTUNE)`")
+    assert lines[2].startswith("      fix: use `map(..., num_parallel_calls=tf.data.AUTOTUNE)`")
     told = {line.split()[0]: line for line in lines[3:] if not line.startswith(" ")}
     assert list(told) == ["operations", "kernels", "input", "memory", "report", "timeline", "page"]
     assert "  86 %  0.3 ms  1×  MatMul  dense/MatMul (float[8,4];int32[2])" in lines

@@ -132,8 +132,8 @@ class DiskCache:
         return opened(self.folder)
 
     def entries(self) -> Iterator[CacheEntry]:
-        """Yield the cache's files, in both layouts of Bazel. Links are foreign; files that disappear meanwhile are
-        left out.
+        """Yield the cache's files, in both layouts of Bazel. Links count as not Bazel's; files that disappear
+        meanwhile are left out.
 
         Raises OSError for a folder that cannot be read: such a folder may have entries.
         """

@@ -877,7 +877,7 @@ def test_list_of_what_is_not_there_is_empty(run: Run, monkeypatch: pytest.Monkey
     assert json.loads(run("list", "--json")[1])["toolchains"] == []
     assert run("prune", "--max-size", "1G")[0] == 0
     code, _, told = run("verify")
-    assert (code, "holds no disk cache" in told) == (0, True)
+    assert (code, "has no disk cache yet" in told) == (0, True)
     assert run("clean", "--yes")[0] == 0
     assert not (tmp_path / "absent").exists()
 
