@@ -27,7 +27,7 @@ from tfdock.plan.build_plan import toolchain_key
 from tfdock.plan.local_source import context_archive
 from tfdock.run import journal
 
-#: The builder's text before a step. A step may print the same text, but then the id is no container of ours.
+#: The builder's text before a step. A step may print the same text, but then the id is not one of our containers.
 _RUNNING = re.compile(rb" ---> Running in ([0-9a-f]{12})\s*\Z")
 _TOOLCHAIN, _PINS = "/opt/tfdock/toolchain", "/opt/tfdock/pins"
 _COMMIT = re.compile(rb"\s*([0-9a-f]{40,64})\s*")

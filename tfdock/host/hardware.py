@@ -187,7 +187,7 @@ def place(purpose: str, path: Path, *, share: float, executes: bool = False, opt
 def mounted_from(mountinfo: str, path: Path) -> str | None:
     """Return the device of a path, from the text of /proc/self/mountinfo; None if the device is not in /dev.
 
-    Device numbers are no substitute: the subvolumes of a btrfs have different numbers, but share the free space.
+    Device numbers do not serve: the subvolumes of a btrfs have different numbers, but share the free space.
     """
     # If two mounts have the same folder, the later mount hides the earlier.
     sources = {folder: source for _, folder, _, source, _ in _mounts(mountinfo)}

@@ -144,7 +144,7 @@ class Failure(Remedied):
     `fits` says what a group's value must be in a log of the same profile: `among` its targets, equal to the version
     that it `is`, a target `unknown_to` its toolkit, or the newest such compiler for its toolkit (`newest_for`).
 
-    `harmless`: the line is no failure, and is reported only on request. `grave` is the failure that the line shows if
+    `harmless`: the line is not a failure, and reported only on request. `grave` is the failure that the line shows if
     the profile asks for such a GPU, or if that failure was found too. `passes` are the stages that this line shows as
     successful: earlier failures of these stages no longer count. `spoils` are stages for which the next success line
     proves nothing, because the tool continues after a failure. `ends_well`: the tool did all that was requested.

@@ -253,10 +253,8 @@ def releases(
             early = [row for row in early if _has(row.pythons, row.components, part, version)]
             if later and not (rows or early):
                 rows = later
-                floors.append(
-                    f"no release is made with {part} {version}; these wheels, made with an earlier minor version,"
-                )
-                floors[-1] += " run with it and their cuDNN or a later minor one (not on Windows from 2.11 on)"
+                note = f"no release is made with {part} {version}; these wheels for Linux, of an earlier minor"
+                floors.append(f"{note} version, run with it, and with their cuDNN or a later minor version of it")
             elif not (rows or early):
                 message, fix = f"no release is made with {part} {version}", f"known are {', '.join(known)}"
                 raise ProfileError.of("release-unknown", message, fix, why="; ".join(floors))
