@@ -169,7 +169,7 @@ def test_a_bazel_without_a_disk_cache_goes_on_in_its_output_base(workshop: Works
     (machine.repository / "door-3").touch()
     machine.knock = tmp_path / "never"
     end = machine.build(profile, code=0)
-    assert f"this build goes on in an output base that stays until the wheel is finished: {kept}" in end.told
+    assert f"this build continues in an output base that stays until the wheel is finished: {kept}" in end.told
     assert not list(machine.tfdock.cache.glob("output/*")), "the wheel is there"
 
     whole = Machine(workshop, CUTS).tfdock.build(profile)
