@@ -254,11 +254,14 @@ def _finding(
     sighting: Sighting, seen: LogSightings, here: ObservedParts, knowledge: KnowledgeBase, context: Context | None
 ) -> Finding:
     row = knowledge.failures[sighting.rule]
+    newest = {part: made[-1] for part in row.tells if (made := here.made_with(part))}
     # Shortened only for sentences: the changes of the profile below need the whole values.
-    values = {**row.values, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
+    values = {**row.values, **newest, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
     told = here.outside() if row.unsure else here.made_of(row.tells)
     said = [f"{name} {text}" for name, text in sighting.values.items()]
-    means = [one.means for one in knowledge.meanings if any(map(compiled(one.says).search, said))]
+    known = [one for one in knowledge.meanings if any(map(compiled(one.says).search, said))]
+    better = " ".join(one.fix for one in known if one.fix).format(python=values.get("python", "3.N"))
+    installed = row.installed if "bazel" not in seen.versions else ""
     # A survived failure counts less if another error stopped the build later.
     stopped = any(suspect.line > sighting.line and suspect.text.startswith(_STOPPED) for suspect in seen.suspects)
     doubts = sighting.survivable + row.cascade + row.unsure + (sighting.survivable and stopped)
@@ -271,9 +274,8 @@ def _finding(
         confidence=("high", "medium", "low")[min(doubts, 2)],
         line=sighting.line,
         excerpt="\n".join(sighting.excerpt),
-        cause=" ".join(filter(None, (row.cause.format(**values), *means, told))),
-        fix=(profile_fixes.fix(row, profile) if profile else "")
-        or (("bazel" not in seen.versions and row.installed) or row.fix).format(**values),
+        cause=" ".join(filter(None, (row.cause.format(**values), *(one.means for one in known), told))),
+        fix=(profile_fixes.fix(row, profile) if profile else "") or better or (installed or row.fix).format(**values),
         source=knowledge.cited("failures", row),
         count=sighting.count,
         values=dict(sighting.values),

@@ -322,12 +322,16 @@ class ErrorKind(Row):
 
 
 class Meaning(Row):
-    """What a value of a failure means. `says` is an expression for the value's name, a blank and the value."""
+    """What a value of a failure means. `says` is an expression for the value's name, a blank and the value.
+
+    `fix` replaces the failure's own fix, which is for all values; `{python}` is the newest Python of the release.
+    """
 
     KEY = ("says",)
 
     says: Expression
     means: str
+    fix: Annotated[str, template_with("python")] = ""
 
 
 class CameAndWent(Row):

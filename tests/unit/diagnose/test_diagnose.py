@@ -647,6 +647,15 @@ def test_a_log_that_shows_its_gpu_or_release_is_told_what_is_missing_and_what_th
     assert " TensorFlow 2.4.1 was made with TensorRT 7.1." in found.cause
 
 
+def test_a_list_of_pip_that_shows_the_python_gets_the_fix_for_this_python() -> None:
+    asked = "ERROR: Could not find a version that satisfies the requirement tensorflow==1.15 (from versions: {})\n"
+    ends = "ERROR: No matching distribution found for tensorflow==1.15\n"
+    (shown,) = diagnosed(asked.format("2.2.0, 2.2.1"), ends).findings
+    assert shown.fix.startswith("Make an environment with Python 3.7 ")
+    (unknown,) = diagnosed(asked.format("none"), ends).findings
+    assert unknown.fix.startswith("Take a 64-bit Python for which this release has wheels (`uv venv --python 3.7`")
+
+
 def test_an_error_in_an_optional_part_is_told_how_to_leave_it_out() -> None:
     error = "external/kafka/src/a.c:1:9: error: 'x' undeclared (first use in this function)"
     (found,) = diagnosed(f"{error}\n").findings
