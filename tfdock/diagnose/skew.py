@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tfdock.diagnose.log_search import LogSightings, SuspectLine
 from tfdock.errors import Problem, joined
 from tfdock.knowledge.failure_rows import CameAndWent, ErrorKind, LogPart, comparable, compiled, is_said
+from tfdock.knowledge.fits import admits, required
 from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.profile_fixes import Context
@@ -85,6 +86,8 @@ class ObservedParts:
     there: frozenset[str]
     versions: Mapping[str, str]
     release: Release | None
+    #: Part to the versions that the release's wheel requires (`>=1.20,<2`).
+    required: Mapping[str, str]
     problems: tuple[Problem, ...]
 
     def made_with(self, part: str) -> list[str]:
@@ -106,6 +109,8 @@ class ObservedParts:
 
     def tested(self, part: str) -> str:
         """Return the recommended version, or the range of versions, of the release; empty if unknown."""
+        if part in self.required:
+            return self.required[part]
         made = self.made_with(part)
         if self.release is None or not made:
             return ""
@@ -116,6 +121,10 @@ class ObservedParts:
     def way(self, part: LogPart) -> str:
         """Return whether a part is outside the release's versions: `too_new`, `too_old`, or empty."""
         made, version = self.made_with(part.part), self.versions.get(part.part, "")
+        if version and (allowed := self.required.get(part.part)):
+            floors = [one for one in allowed.split(",") if not one.startswith("<")]
+            older = not all(admits(one.replace("~=", ">="), version) for one in floors)
+            return "" if admits(allowed, version) else "too_old" if older else "too_new"
         if not made or not version:
             return ""
         here, first, last = (_cut(text, part.digits) for text in (version, made[0], made[-1]))
@@ -168,11 +177,14 @@ def observed_parts(seen: LogSightings, knowledge: KnowledgeBase, context: Contex
     versions = {**asked, **{part: version for part, version in seen.versions.items() if version}}
     # A release in the log counts only if no profile sets the release.
     release = asked.get("tensorflow") or versions.get("tensorflow", "")
+    row = knowledge.releases.get(str(Version(release).minor)) if release else None
+    ranges = {part: required(knowledge, row, part.replace("_", "-")) for part in knowledge.log_parts} if row else {}
     return ObservedParts(
         parts=knowledge.log_parts,
         there=frozenset(seen.versions),
         versions={**versions, "tensorflow": release},
-        release=knowledge.releases.get(str(Version(release).minor)) if release else None,
+        release=row,
+        required={part: versions for part, versions in ranges.items() if versions},
         problems=context.problems if context else (),
     )
 
@@ -344,7 +356,7 @@ def _fix(part: LogPart, way: str, here: ObservedParts, name: CameAndWent | None)
         limit = f">={name.since}"
         wanted = tested if tested and _agrees(name, way, tested) is False else f"{name.since} or newer"
     else:
-        limit, wanted = "", tested
+        limit, wanted = here.required.get(part.part, ""), tested
     known = f"{part.title} {wanted}" if wanted else f"the {part.title} that {here.whom} was made with"
     return (part.too_old if way == "too_old" else part.too_new).format(wanted=known, limit=limit), wanted
 

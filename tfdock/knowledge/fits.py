@@ -14,6 +14,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
+from packaging.specifiers import SpecifierSet
+
 from tfdock.knowledge.contract import version_facts
 from tfdock.knowledge.gpu_rows import TargetReport
 from tfdock.knowledge.image_rows import ArchiveRow, Distribution, ImageRow, ImageTags
@@ -260,6 +262,22 @@ def runs_with_later(knowledge: KnowledgeBase, release: Release, toolkit: str, in
     )
     later = any(other.parts[:1] == made.parts[:1] and other > made for other in others)
     return later and not exact and (toolkit, str(made.parts[0])) in knowledge.drivers
+
+
+def required(knowledge: KnowledgeBase, release: Release, package: str) -> str:
+    """Return the versions of a PyPI package with which a release's wheel works (`>=1.20,<2`); empty if unknown.
+
+    They are the versions that METADATA allows, without those that break the import although METADATA allows them.
+    """
+    stated = release.requires.get(package, "")
+    rows = (row for row in knowledge.requirement_limits if row.package == package and applies(release, row.releases))
+    unstated = (row.limit for row in rows if row.limit and not re.search("[<~]|==", stated))
+    return ",".join((stated, *unstated)) if stated else ""
+
+
+def admits(versions: str, version: str) -> bool:
+    """Return whether a range of versions, such as `>=1.20,<2`, contains a version."""
+    return SpecifierSet(versions).contains(version, prereleases=True)
 
 
 def own_driver(toolkit: Toolkit, *, wsl: bool) -> Version | None:

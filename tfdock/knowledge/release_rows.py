@@ -19,6 +19,7 @@ from tfdock.knowledge.rows import (
     Row,
     RowPart,
     Template,
+    Versions,
     check_placeholders,
     in_range,
     template_with,
@@ -102,6 +103,9 @@ class Release(Row):
     components: dict[str, Support] = Field(default_factory=dict)
     #: Library to its version in the official wheel for Linux, or the version that this wheel looks for.
     built_with: dict[str, str] = Field(default_factory=dict)
+    requires: dict[str, Versions] = Field(
+        default_factory=dict
+    )  #: PyPI package to the versions that the wheel requires.
     capability_pattern: Expression | None = None  #: A regular expression of accepted capabilities.
     #: A regular expression for capabilities that the release may or may not accept: nobody knows.
     capability_doubt: Expression | None = None

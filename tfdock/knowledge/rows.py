@@ -87,6 +87,9 @@ Dotted = Annotated[str, checked_by(Capability.of_gpu)]
 Branch = Annotated[str, text_like(re.compile(r"[0-9]+\Z"), "driver branch (`570`)")]
 Driver = Annotated[str, text_like(re.compile(r"[0-9]+(\.[0-9]+)*\Z"), "driver version (`570.86.15`)")]
 Package = Annotated[str, text_like(PACKAGE, "package")]
+Versions = Annotated[
+    str, text_like(re.compile(r"(?:(?:[<>=~]=|<)\d[\d.]*(?:,(?!$)|$))+\Z"), "range (`>=1.22,<1.24`)")
+]
 Requirement = Annotated[str, text_like(REQUIREMENT, "requirement pinned to one version (`numpy==1.26.4`)")]
 
 

@@ -23,7 +23,7 @@ from tfdock.cli.gpu_text import requested_gpus
 from tfdock.errors import Problem, ProfileError, TfdockError
 from tfdock.gpu.devices import named, search, title, unknown_gpu
 from tfdock.host.settings import Settings
-from tfdock.knowledge.fits import runs_with_later, toolkit_floor
+from tfdock.knowledge.fits import admits, required, runs_with_later, toolkit_floor
 from tfdock.knowledge.gpu_rows import Gpu, PublishedBuild
 from tfdock.knowledge.program_rows import ErrorCode
 from tfdock.knowledge.release_rows import Release, applies
@@ -227,7 +227,7 @@ def releases(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A release, such as 2.18, or a part and its version, such as `cuda 11.2` or `python 3.9`.",
+            help="A release, such as 2.18, or a part and its version: `cuda 11.2`, `driver 470`, `numpy 2.1`.",
             metavar="[RELEASE | PART VERSION]",
         ),
     ] = None,
@@ -243,21 +243,7 @@ def releases(
         case [release]:
             rows = [release_named(base, release)[0]]
         case [part, version]:
-            floors = [f"driver for {floor}" for floor in _driver_floors(base, {part.lower(): version})]
-            versions = [(name.lower(), one) for row in rows for name, one in _parts(row).items()]
-            versions += [("python", one) for row in rows for one in row.pythons]
-            known = sorted({one for name, one in versions if name == part.lower()}, key=Version)
-            known = known or sorted({name for name, _ in versions})
-            later = [row for row in rows if runs_with_later(base, row, part.lower(), version)]
-            rows = [row for row in rows if _has(row.pythons, _parts(row), part, version)]
-            early = [row for row in early if _has(row.pythons, row.components, part, version)]
-            if later and not (rows or early):
-                rows = later
-                note = f"no release is made with {part} {version}; these wheels for Linux, of an earlier minor"
-                floors.append(f"{note} version, run with it, and with their cuDNN or a later minor version of it")
-            elif not (rows or early):
-                message, fix = f"no release is made with {part} {version}", f"known are {', '.join(known)}"
-                raise ProfileError.of("release-unknown", message, fix, why="; ".join(floors))
+            rows, early, floors = _made_with(base, rows, early, part.lower(), version)
         case _:
             raise typer.BadParameter("name a release, or a part and its version: `cuda 11.2`")
     if as_json:
@@ -267,6 +253,55 @@ def releases(
         _print(_release_lines(base, rows[0]))
     else:
         _print([*_release_list(base, rows, early), *floors])
+
+
+def _made_with(
+    base: KnowledgeBase, rows: Sequence[Release], early: Sequence[PublishedBuild], part: str, version: str
+) -> tuple[list[Release], list[PublishedBuild], list[str]]:
+    """Return the releases and early builds that are made with a version of a part, and remarks on the part.
+
+    Of a driver, a glibc, a distribution or a PyPI package, these are the releases whose official wheels run with it.
+    Raises ProfileError if there are none.
+    """
+    remarks = [f"driver for {floor}" for floor in _driver_floors(base, {part: version})]
+    system = next(
+        (row for row in base.distributions.values() if row.distribution.lower() == f"{part} {version}"), None
+    )
+    glibc = system.holds.get("glibc", "") if system else version if part == "glibc" else ""
+    if part == "driver":
+        found = [row for row in rows if any(floor <= Version(version) for floor in _floors(base, row))]
+        remarks = ["The wheels for Linux run with this driver; a GPU may need a newer one: `tfdock advise GPU`."]
+    elif glibc:
+        found = [row for row in rows if row.official_glibc and Version(row.official_glibc) <= Version(glibc)]
+        remarks = [f"The official wheels run with glibc {glibc}, if the system has a Python for them."]
+    elif any(part in row.requires for row in rows):
+        found = [row for row in rows if (allowed := required(base, row, part)) and admits(allowed, version)]
+        remarks = ["The official wheels work with this version: their METADATA allows it."]
+    else:
+        found = [row for row in rows if _has(row.pythons, _parts(row), part, version)]
+    early = [row for row in early if _has(row.pythons, row.components, part, version)]
+    if not (found or early) and (later := [row for row in rows if runs_with_later(base, row, part, version)]):
+        note = f"no release is made with {part} {version}; these wheels for Linux, of an earlier minor"
+        return (
+            later,
+            [],
+            [*remarks, f"{note} version, run with it, and with their cuDNN or a later minor version of it"],
+        )
+    if found or early:
+        return found, early, remarks
+    versions = [(name.lower(), one) for row in rows for name, one in (*_parts(row).items(), *row.requires.items())]
+    versions += [("python", one) for row in rows for one in row.pythons]
+    known = sorted({one for name, one in versions if name == part}, key=Version)
+    known = known or sorted({"driver", "glibc", *(name for name, _ in versions)})
+    message, fix = f"no release is made with {part} {version}", f"known are {', '.join(known)}"
+    raise ProfileError.of("release-unknown", message, fix, why="; ".join(remarks))
+
+
+def _floors(base: KnowledgeBase, row: Release) -> Iterator[Version]:
+    """Yield the oldest driver of each toolkit that a release is made with."""
+    for name, support in row.components.items():
+        if floor := toolkit_floor(base, name, Version(support.tested)) if support.tested else None:
+            yield floor
 
 
 def _parts(row: Release) -> dict[str, str]:
