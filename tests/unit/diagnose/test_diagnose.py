@@ -240,8 +240,19 @@ def test_each_literal_of_suspicious_lines_leads_to_one(literal: str) -> None:
 def test_which_numpy_is_the_older_one_is_told(line: str, numbers: tuple[str, str]) -> None:
     (found,) = diagnosed(f"{line}\n".encode()).findings
     assert found.id == "numpy_abi"
-    assert found.cause.endswith("(compiled: {}; installed: {}).".format(*numbers))
+    assert "(compiled: {}; installed: {}). The module was compiled for a newer NumPy ".format(*numbers) in found.cause
     assert "pip install -U numpy" in found.fix
+    assert "numpy<2" not in found.fix
+
+
+def test_a_numpy_outside_of_what_the_release_requires_is_told() -> None:
+    log = "A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.3.4 as it may crash. To support both\n"
+    (found,) = diagnosed(f"Using TensorFlow version 2.14.0\n{log}").findings
+    assert found.cause.endswith(" TensorFlow 2.14.0 was made with numpy >=1.23.5,<2.")
+    assert found.fix.startswith("Run `python -m pip install 'numpy<2'`")
+    # A part of unsure cause names what is outside of the release's versions.
+    (_, first) = diagnosed("TensorFlow version: 2.4.0\nnumpy==1.24.3\nKeyError: 'x'\n").first.split(". ", 1)
+    assert first.startswith("Not a version that TensorFlow 2.4.0 was made with: numpy 1.24.3 (made with ~=1.19.2).")
 
 
 def test_a_pull_that_failed_before_bazel_completed_stopped_nothing() -> None:
