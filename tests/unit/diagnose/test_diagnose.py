@@ -246,7 +246,7 @@ def test_which_numpy_is_the_older_one_is_told(line: str, numbers: tuple[str, str
 
 
 def test_a_numpy_outside_of_what_the_release_requires_is_told() -> None:
-    log = "A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.3.4 as it may crash. To support both\n"
+    log = "A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.3.4 as it may crash. To support\n"
     (found,) = diagnosed(f"Using TensorFlow version 2.14.0\n{log}").findings
     assert found.cause.endswith(" TensorFlow 2.14.0 was made with numpy >=1.23.5,<2.")
     assert found.fix.startswith("Run `python -m pip install 'numpy<2'`")
