@@ -9,7 +9,7 @@ Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -278,6 +278,50 @@ def required(knowledge: KnowledgeBase, release: Release, package: str) -> str:
 def admits(versions: str, version: str) -> bool:
     """Return whether a range of versions, such as `>=1.20,<2`, contains a version."""
     return SpecifierSet(versions).contains(version, prereleases=True)
+
+
+def versions_of(release: Release) -> dict[str, str]:
+    """Return the versions of the parts that a release is made with, by the part's name in small letters."""
+    tested = {name: support.tested for name, support in release.components.items() if support.tested}
+    made = {"bazel": release.bazel, **release.compilers, **release.built_with, **tested}
+    return {name.lower(): version for name, version in made.items()}
+
+
+def glibc_of(knowledge: KnowledgeBase, part: str, version: str) -> str:
+    """Return the glibc of a distribution's version (`ubuntu`, `18.04`), or of `glibc` itself; empty if unknown."""
+    rows = (row for row in knowledge.distributions.values() if row.distribution.lower() == f"{part} {version}")
+    row, exact = distribution_of(knowledge, f"{part.removesuffix(' linux')}:{version}")
+    row = next(rows, row if exact else None)
+    return version if part == "glibc" else row.holds.get("glibc", "") if row else ""
+
+
+def is_part(knowledge: KnowledgeBase, part: str, version: str) -> bool:
+    """Return whether a word in small letters names a part or a distribution that releases depend on."""
+    rows = knowledge.releases.values()
+    known = part in ("driver", "python") or any(part in row.requires or part in versions_of(row) for row in rows)
+    return known or bool(glibc_of(knowledge, part, version))
+
+
+def goes_with(knowledge: KnowledgeBase, release: Release, part: str, version: str) -> bool:
+    """Return whether a release's official wheel for Linux runs with a version of a part.
+
+    This decides for a driver, a glibc, a distribution and a PyPI package. For any other part, return whether the
+    release is made with this version.
+    """
+    if part == "driver":
+        made = ((name, support.tested) for name, support in release.components.items() if support.tested)
+        floors = (toolkit_floor(knowledge, name, Version(tested)) for name, tested in made)
+        return any(floor and floor <= Version(version) for floor in floors)
+    if glibc := glibc_of(knowledge, part, version):
+        return release.official_glibc is not None and Version(release.official_glibc) <= Version(glibc)
+    if allowed := required(knowledge, release, part):
+        return admits(allowed, version)
+    return is_among(version, release.pythons if part == "python" else [versions_of(release).get(part, "")])
+
+
+def is_among(version: str, versions: Iterable[str]) -> bool:
+    """Return whether a version is one of several, where 12.5 is also 12.5.1, and 12."""
+    return any(f"{one}.".startswith(f"{version}.") or f"{version}.".startswith(f"{one}.") for one in versions if one)
 
 
 def own_driver(toolkit: Toolkit, *, wsl: bool) -> Version | None:

@@ -234,6 +234,10 @@ class KnowledgeBase:
                 "official_project": row.official_project if code else {},
             }
             rows[name] = row.model_copy(update=changed)
+        return self.with_releases(rows)
+
+    def with_releases(self, rows: Mapping[str, Release]) -> KnowledgeBase:
+        """Return the same knowledge with these rows of releases."""
         other = KnowledgeBase(self._texts)
         other.__dict__.update(self.__dict__, releases=rows)
         return other

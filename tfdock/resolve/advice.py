@@ -6,9 +6,10 @@ profile names the requested release, or else the nearest release that accepts th
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tfdock.errors import Incompatible, Problem, ProfileError, joined
@@ -18,22 +19,33 @@ from tfdock.gpu.devices import (
     dotted,
     embedded_targets,
     find_gpu,
+    gpu_driver,
     is_target,
     joined_words,
     judge,
     machine_of,
     other_device,
     sorted_targets,
+    title,
     unknown_gpu,
 )
 from tfdock.gpu.gpu_facts import OFFICIAL_MACHINE, companions, facts_of_release
-from tfdock.knowledge.fits import is_used, overrides, own_target, reports, runs_with_later
+from tfdock.knowledge.fits import (
+    goes_with,
+    is_part,
+    is_used,
+    overrides,
+    own_target,
+    reports,
+    runs_with_later,
+    versions_of,
+)
 from tfdock.knowledge.gpu_rows import Gpu, OtherDevice, PublishedBuild, TargetReport
 from tfdock.knowledge.release_rows import Estimate, Release, Support, applies
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
-from tfdock.resolve.gpu_support import apart, release_named, taken_versions
+from tfdock.resolve.gpu_support import apart, release_named, spans, taken_versions
 from tfdock.resolve.profile_changes import is_set
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.resolve import resolve_text
@@ -155,19 +167,84 @@ def advise_on(
 ) -> Advice:
     """Return advice for the GPUs and the system that words name; `cpu`, or a system alone, is without GPU.
 
-    `machine` is the CPU of a build for no GPU. Raises ProfileError and Incompatible, as the functions below.
+    Words may also be a part and its version: `driver 470`, `ubuntu 18.04`, `numpy 1.26`. The advice is then about
+    releases whose official wheels run with it. `machine` is the CPU of a build for no GPU. Raises ProfileError and
+    Incompatible, as the functions below.
     """
-    names = joined_words(knowledge, words)
+    # A whole question may be one argument, in quotes.
+    each = [word.split() for word in words]
+    words = [one for some in each for one in (some if _parts_in(knowledge, some)[0] else [" ".join(some)])]
+    parts, others = _parts_in(knowledge, words)
+    tensorflow, python = tensorflow or parts.pop("tensorflow", None), python or parts.pop("python", None)
+    names = joined_words(knowledge, others)
     systems = {name: row for name in names if (row := other_device(knowledge, name)) and row.official}
     if len(systems) > 1:
         raise ProfileError.of("wish-malformed", f"{' and '.join(systems)} are two systems", "name one of them")
     device = next(iter(systems.values()), None)
-    base = knowledge.on_system(device) if device else knowledge
+    base, notes = _limited_to(knowledge.on_system(device) if device else knowledge, parts, tensorflow)
     gpus = [name for name in names if name not in systems and name.lower() != _PLAIN]
-    if names and not gpus:
+    if words and not gpus:
         wanted = _Wanted(knowledge=base, gpus=(), python=python, device=device)
-        return _advise_without_gpu(wanted, tensorflow, machine)
-    return advise(base, gpus_named(knowledge, gpus), tensorflow=tensorflow, python=python, device=device)
+        advice = _advise_without_gpu(wanted, tensorflow, machine)
+    else:
+        rows, driver = gpus_named(knowledge, gpus), parts.get("driver", "")
+        wsl = device is not None and device.windows_driver
+        for gpu in rows if driver else ():
+            first = gpu_driver(knowledge, gpu.accelerator, gpu.target, gpu.gpu, wsl=wsl)
+            if first and Version(driver) < first:
+                message, fix = (
+                    f"driver {driver} does not know {title(knowledge, gpu)}",
+                    f"install driver {first} or newer",
+                )
+                raise ProfileError.of("driver-too-old-for-gpu", message, fix, field="gpu")
+        advice = advise(base, rows, tensorflow=tensorflow, python=python, device=device, driver=driver)
+    return replace(advice, notes=(*notes, *advice.notes))
+
+
+def _parts_in(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return part -> version for the pairs of a part and its version in words, and the other words."""
+    parts: dict[str, str] = {}
+    others = list[str]()
+    for word in words:
+        # A distribution may have two words: `amazon linux 2`.
+        sizes = (2, 1) if re.fullmatch(r"\d+(\.\d+)*", word) else ()
+        names = {size: " ".join(others[-size:]).lower() for size in sizes if len(others) >= size}
+        known = (size for size, name in names.items() if name == "tensorflow" or is_part(knowledge, name, word))
+        if size := next(known, 0):
+            parts[names[size]] = word
+            del others[-size:]
+        else:
+            others.append(word)
+    return parts, others
+
+
+def _limited_to(
+    knowledge: KnowledgeBase, parts: Mapping[str, str], tensorflow: str | None
+) -> tuple[KnowledgeBase, tuple[str, ...]]:
+    """Return the knowledge about the releases whose official wheels run with these parts, and notes on the parts.
+
+    A requested release stays. A toolkit limits nothing, because another one can be installed beside it. The notes say
+    which releases go with each part. Raises ProfileError if no release is left.
+    """
+    notes, left = [], knowledge.releases
+    for part, version in parts.items():
+        rows = {
+            name: row
+            for name, row in knowledge.releases.items()
+            if goes_with(knowledge, row, part, version) or runs_with_later(knowledge, row, part, version)
+        }
+        runs = spans(rows, knowledge.releases)
+        fitting = [first if first == last else f"{first} to {last}" for first, last in runs]
+        releases = f"{joined(fitting)} (`tfdock releases {part} {version}`)" if fitting else "none"
+        notes.append(f"official wheels that go with {part} {version}: {releases}")
+        if part == "driver" and tensorflow and release_named(knowledge, tensorflow)[0].release not in rows:
+            message = f"driver {version} is too old for TensorFlow {tensorflow}"
+            raise ProfileError.of("driver-too-old", message, f"update the driver, or use TensorFlow {releases}")
+        if not any(part in versions_of(row) for row in knowledge.releases.values()):
+            left = {name: row for name, row in left.items() if name in rows}
+    if not left:
+        raise ProfileError.of("release-unknown", "no release goes with all of these versions", why="; ".join(notes))
+    return (knowledge if tensorflow else knowledge.with_releases(left)), tuple(notes)
 
 
 def advise(
@@ -177,15 +254,18 @@ def advise(
     tensorflow: str | None = None,
     python: str | None = None,
     device: OtherDevice | None = None,
+    driver: str = "",
 ) -> Advice:
     """Return advice for GPUs and a release (`2.19`, `2.19.1`; None is the newest), on a system without builds.
+
+    `driver` is the version of the GPUs' driver, if known.
 
     Raises ProfileError for an unknown release.
     """
     # Compare as versions: as text, 2.9 is above 2.21.
     newest = max(knowledge.releases, key=Version)
     release, version = release_named(knowledge, newest if tensorflow is None else tensorflow)
-    wanted = _Wanted(knowledge=knowledge, gpus=gpus, python=python, device=device)
+    wanted = _Wanted(knowledge=knowledge, gpus=gpus, python=python, device=device, driver=driver)
     compatibilities = tuple(wanted.on_official(release, gpu) for gpu in gpus)
     offer, refused = wanted.offer(release, version)
     # If the offer is of the requested release, no untested profile is needed beside it.
@@ -211,7 +291,8 @@ def advise(
         native=native,
         instead=instead,
         notes=(device.says, device.instead) if device else (),
-        published_builds=wanted.published_builds(tensorflow and release.release),
+        # Which driver these builds need is not known.
+        published_builds=() if driver else wanted.published_builds(tensorflow and release.release),
         unbuilt=wanted.unbuilt,
         offer=planned,
         untested=untested if offer else None,
@@ -373,6 +454,7 @@ class _Wanted:
     gpus: Sequence[Gpu]
     python: str | None
     device: OtherDevice | None = None  #: A system without builds, whose wheels are in `knowledge`.
+    driver: str = ""  #: The version of the GPUs' driver, if known.
 
     @property
     def accelerator(self) -> Accelerator:
@@ -501,7 +583,9 @@ class _Wanted:
     def on_official(self, release: Release, gpu: Gpu) -> Compatibility:
         """Return how the release's official wheel serves a GPU."""
         accelerator = self.knowledge.accelerators[gpu.accelerator]
-        host = Host(wsl=True) if self.device and self.device.windows_driver else None
+        drivers = {gpu.accelerator: self.driver} if self.driver else {}
+        wsl = self.device is not None and self.device.windows_driver
+        host = Host(wsl=wsl, drivers=drivers) if wsl or drivers else None
         compatibility = serve(self.knowledge, gpu, facts_of_release(self.knowledge, release, accelerator), host)
         # For a GPU of another kind of machine, a reason has been given already.
         beside = self.machine(gpu) != OFFICIAL_MACHINE

@@ -682,6 +682,14 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
         ("core i7 920", "the official wheel of TensorFlow 1.5.1 runs", "grep -c avx"),
         ("m2 --tensorflow 2.12", "TensorFlow 2.12.1 has no official wheel for Apple silicon", "tensorflow-macos"),
         ("s390x", "tfdock builds no wheel for `s390x`", "no official wheels for ppc64le"),
+        ("gtx1060 driver 470", "the official wheel of TensorFlow 2.14.1 runs", "go with driver 470: 1.4 to 2.14"),
+        ("rtx4090 driver 470", "driver 470 does not know GeForce RTX 4090", "install driver 520.56.06 or newer"),
+        ("rtx3060 driver 470 tensorflow 2.18", "is too old for TensorFlow 2.18", "or use TensorFlow 1.4 to 2.14"),
+        ("gtx1080 driver 367.57", "no release goes with all", "go with driver 367.57: none"),
+        ("centos 7 cpu", "the official wheel of TensorFlow 2.20.0 runs", "go with centos 7: 1.4 to 2.20"),
+        ("Amazon Linux 2 Python 3.9", "the official wheel of TensorFlow 2.20.0 runs", "Python 3.9 to 3.13"),
+        ("gtx 1650 cuda 11.8", "the official wheel of TensorFlow 2.21.0 runs", "go with cuda 11.8: 2.5 to 2.14"),
+        ("alpine 3.19", "tfdock builds no wheel for `alpine 3.19`", "`python:3.12-slim`"),
     ],
 )  # fmt: skip
 def test_all_words_of_a_question_are_answered_together(words: str, first: str, told: str) -> None:
@@ -696,6 +704,7 @@ def test_a_program_asks_as_the_command_does() -> None:
         KNOWLEDGE, ["windows", "gtx 780 ti"], tensorflow="1.11"
     ).instead  # fmt: skip
     assert api.advise("cpu").wheel.requirement.startswith("tensorflow==")
+    assert api.advise("rtx 3060 driver 470").instead == api.advise("rtx3060", "driver", "470").instead
 
 
 def test_a_board_has_the_toolkits_of_its_last_system() -> None:

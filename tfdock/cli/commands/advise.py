@@ -30,13 +30,17 @@ _NO_GPU = "cpu"
 _BUILD_FIELDS = {*PublishedBuildJson.__annotations__}
 
 
-@app.command(epilog="Example: `tfdock advise --gpu rtx5080 --tensorflow 2.19 -o rtx5080.yaml`.")
+@app.command(
+    epilog="Examples: `tfdock advise --gpu rtx5080 --tensorflow 2.19 -o rtx5080.yaml`, `tfdock advise gtx 1060 driver 470`."
+)
 @command("tfdock.advise/1", "knowledge")
 def advise(
     settings: Settings,
     more: Annotated[
         list[str] | None,
-        typer.Argument(help="GPUs, as with `--gpu`, and a system such as `windows`.", metavar="[NAME]…"),
+        typer.Argument(
+            help="GPUs, as with `--gpu`, a system such as `windows`, a part such as `driver 470`.", metavar="[NAME]…"
+        ),
     ] = None,
     gpu: Annotated[
         list[str] | None,

@@ -23,7 +23,7 @@ from tfdock.cli.gpu_text import requested_gpus
 from tfdock.errors import Problem, ProfileError, TfdockError
 from tfdock.gpu.devices import named, search, title, unknown_gpu
 from tfdock.host.settings import Settings
-from tfdock.knowledge.fits import admits, required, runs_with_later, toolkit_floor
+from tfdock.knowledge.fits import glibc_of, goes_with, is_among, runs_with_later, toolkit_floor, versions_of
 from tfdock.knowledge.gpu_rows import Gpu, PublishedBuild
 from tfdock.knowledge.program_rows import ErrorCode
 from tfdock.knowledge.release_rows import Release, applies
@@ -242,8 +242,8 @@ def releases(
             pass
         case [release]:
             rows = [release_named(base, release)[0]]
-        case [part, version]:
-            rows, early, floors = _made_with(base, rows, early, part.lower(), version)
+        case [*part, version] if version[:1].isdecimal():
+            rows, early, floors = _made_with(base, rows, early, " ".join(part).lower(), version)
         case _:
             raise typer.BadParameter("name a release, or a part and its version: `cuda 11.2`")
     if as_json:
@@ -264,32 +264,22 @@ def _made_with(
     Raises ProfileError if there are none.
     """
     remarks = [f"driver for {floor}" for floor in _driver_floors(base, {part: version})]
-    system = next(
-        (row for row in base.distributions.values() if row.distribution.lower() == f"{part} {version}"), None
-    )
-    glibc = system.holds.get("glibc", "") if system else version if part == "glibc" else ""
     if part == "driver":
-        found = [row for row in rows if any(floor <= Version(version) for floor in _floors(base, row))]
         remarks = ["The wheels for Linux run with this driver; a GPU may need a newer one: `tfdock advise GPU`."]
-    elif glibc:
-        found = [row for row in rows if row.official_glibc and Version(row.official_glibc) <= Version(glibc)]
+    elif glibc := glibc_of(base, part, version):
         remarks = [f"The official wheels run with glibc {glibc}, if the system has a Python for them."]
     elif any(part in row.requires for row in rows):
-        found = [row for row in rows if (allowed := required(base, row, part)) and admits(allowed, version)]
         remarks = ["The official wheels work with this version: their METADATA allows it."]
-    else:
-        found = [row for row in rows if _has(row.pythons, _parts(row), part, version)]
-    early = [row for row in early if _has(row.pythons, row.components, part, version)]
+    found = [row for row in rows if goes_with(base, row, part, version)]
+    early = [row for row in early if is_among(version, _early_versions(row, part))]
     if not (found or early) and (later := [row for row in rows if runs_with_later(base, row, part, version)]):
-        note = f"no release is made with {part} {version}; these wheels for Linux, of an earlier minor"
-        return (
-            later,
-            [],
-            [*remarks, f"{note} version, run with it, and with their cuDNN or a later minor version of it"],
-        )
+        note = f"no release is made with {part} {version}; these wheels for Linux, of an earlier minor version, run"
+        return later, [], [*remarks, f"{note} with it, and with their cuDNN or a later minor version of it"]
     if found or early:
         return found, early, remarks
-    versions = [(name.lower(), one) for row in rows for name, one in (*_parts(row).items(), *row.requires.items())]
+    versions = [
+        (name.lower(), one) for row in rows for name, one in (*versions_of(row).items(), *row.requires.items())
+    ]
     versions += [("python", one) for row in rows for one in row.pythons]
     known = sorted({one for name, one in versions if name == part}, key=Version)
     known = known or sorted({"driver", "glibc", *(name for name, _ in versions)})
@@ -297,23 +287,9 @@ def _made_with(
     raise ProfileError.of("release-unknown", message, fix, why="; ".join(remarks))
 
 
-def _floors(base: KnowledgeBase, row: Release) -> Iterator[Version]:
-    """Yield the oldest driver of each toolkit that a release is made with."""
-    for name, support in row.components.items():
-        if floor := toolkit_floor(base, name, Version(support.tested)) if support.tested else None:
-            yield floor
-
-
-def _parts(row: Release) -> dict[str, str]:
-    """Return the versions of what a release is made with."""
-    tested = {name: support.tested for name, support in row.components.items() if support.tested}
-    return {"bazel": row.bazel, **row.compilers, **row.built_with, **tested}
-
-
-def _has(pythons: Sequence[str], parts: Mapping[str, str], part: str, version: str) -> bool:
-    """Return whether a release is for a Python, or made with a version of another part."""
-    versions = pythons if part == "python" else [one for name, one in parts.items() if name.lower() == part.lower()]
-    return any(f"{one}.".startswith(f"{version}.") or f"{version}.".startswith(f"{one}.") for one in versions)
+def _early_versions(row: PublishedBuild, part: str) -> Sequence[str]:
+    """Return the versions of a part with which a build from before the first known release works."""
+    return row.pythons if part == "python" else [one for name, one in row.components.items() if name.lower() == part]
 
 
 def _release_list(base: KnowledgeBase, rows: Sequence[Release], early: Sequence[PublishedBuild]) -> Iterator[str]:
@@ -332,7 +308,7 @@ def _release_list(base: KnowledgeBase, rows: Sequence[Release], early: Sequence[
             _pythons(row.pythons),
             row.bazel,
             " ".join(next(iter(row.compilers.items()), ())),
-            *(_parts(row).get(name, "") for name in components),
+            *(versions_of(row).get(name, "") for name in components),
             " ".join(target for targets in row.official_targets.values() for target in targets),
         )
         for row in rows
@@ -351,7 +327,7 @@ def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
     yield style.strong(f"TensorFlow {row.release}")
     fields = row.model_dump(exclude={"release", "components", "note", "unverified", "checked", "source"})
     first = {name: fields.pop(name) for name in ("patches", "pythons", "official_targets")}
-    drivers = [("driver", floor) for floor in _driver_floors(base, _parts(row))]
+    drivers = [("driver", floor) for floor in _driver_floors(base, versions_of(row))]
     rows = [
         *first.items(),
         *((name, support.model_dump()) for name, support in row.components.items()),
