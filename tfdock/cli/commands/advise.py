@@ -30,9 +30,7 @@ _NO_GPU = "cpu"
 _BUILD_FIELDS = {*PublishedBuildJson.__annotations__}
 
 
-@app.command(
-    epilog="Examples: `tfdock advise --gpu rtx5080 --tensorflow 2.19 -o rtx5080.yaml`, `tfdock advise gtx 1060 driver 470`."
-)
+@app.command(epilog="Examples: `tfdock advise --gpu rtx5080 -o rtx5080.yaml`, `tfdock advise gtx 1060 driver 470`.")
 @command("tfdock.advise/1", "knowledge")
 def advise(
     settings: Settings,
