@@ -299,7 +299,8 @@ def is_part(knowledge: KnowledgeBase, part: str, version: str) -> bool:
     """Return whether a word in small letters names a part or a distribution that releases depend on."""
     rows = knowledge.releases.values()
     known = part in ("driver", "python") or any(part in row.requires or part in versions_of(row) for row in rows)
-    return known or bool(glibc_of(knowledge, part, version))
+    named = any(row.is_for(part, version) for row in knowledge.published_builds)
+    return known or named or bool(glibc_of(knowledge, part, version))
 
 
 def goes_with(knowledge: KnowledgeBase, release: Release, part: str, version: str) -> bool:

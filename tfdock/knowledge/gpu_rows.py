@@ -115,6 +115,10 @@ class PublishedBuild(Row):
     machines: tuple[str, ...] = ("x86_64",)
     get: str
 
+    def is_for(self, system: str, version: str) -> bool:
+        """Return whether `build` names a version of a board's system, such as `jetpack` and `6`."""
+        return f"{system} {version}" in self.build.lower()
+
     @property
     def parts(self) -> str:
         """For people: `Python 3.6; CUDA 10.2; cuDNN 8.0`."""

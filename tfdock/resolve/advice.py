@@ -10,7 +10,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tfdock.errors import Incompatible, Problem, ProfileError, joined
 from tfdock.gpu.compatibility import Compatibility, serve
@@ -55,6 +55,7 @@ from tfdock.types import Capability, Host, Version, same_minor
 OFFICIAL_PROJECT = "tensorflow"  #: The project of official wheels for most releases and accelerators.
 _OTHER_SYSTEMS = "other systems have wheels too: see `tfdock advise arm`, `macos` and `windows`"
 _FILE = "advice.yaml"
+_FILLERS = ("and", "for", "gpu", "in", "on", "the", "with")  #: Words of a question that name nothing.
 _PLAIN = "cpu"  #: The word for a machine without GPU.
 # Comments, with `# ` in front, must fit a terminal of 80 columns.
 _COMMENT_COLUMNS = 78
@@ -177,12 +178,16 @@ def advise_on(
     parts, others = _parts_in(knowledge, words)
     tensorflow, python = tensorflow or parts.pop("tensorflow", None), python or parts.pop("python", None)
     names = joined_words(knowledge, others)
-    systems = {name: row for name in names if (row := other_device(knowledge, name)) and row.official}
+    systems = {
+        name: row
+        for name in names
+        if name.lower() not in _FILLERS and (row := other_device(knowledge, name)) and row.official
+    }
     if len(systems) > 1:
         raise ProfileError.of("wish-malformed", f"{' and '.join(systems)} are two systems", "name one of them")
     device = next(iter(systems.values()), None)
     base, notes = _limited_to(knowledge.on_system(device) if device else knowledge, parts, tensorflow)
-    gpus = [name for name in names if name not in systems and name.lower() != _PLAIN]
+    gpus = [name for name in names if name not in systems and name.lower() not in (_PLAIN, *_FILLERS)]
     if words and not gpus:
         wanted = _Wanted(knowledge=base, gpus=(), python=python, device=device)
         advice = _advise_without_gpu(wanted, tensorflow, machine)
@@ -197,7 +202,7 @@ def advise_on(
                     f"install driver {first} or newer",
                 )
                 raise ProfileError.of("driver-too-old-for-gpu", message, fix, field="gpu")
-        advice = advise(base, rows, tensorflow=tensorflow, python=python, device=device, driver=driver)
+        advice = advise(base, rows, tensorflow=tensorflow, python=python, device=device, parts=parts)
     return replace(advice, notes=(*notes, *advice.notes))
 
 
@@ -228,6 +233,8 @@ def _limited_to(
     """
     notes, left = [], knowledge.releases
     for part, version in parts.items():
+        if any(row.is_for(part, version) for row in knowledge.published_builds):
+            continue
         rows = {
             name: row
             for name, row in knowledge.releases.items()
@@ -254,18 +261,18 @@ def advise(
     tensorflow: str | None = None,
     python: str | None = None,
     device: OtherDevice | None = None,
-    driver: str = "",
+    parts: Mapping[str, str] | None = None,
 ) -> Advice:
     """Return advice for GPUs and a release (`2.19`, `2.19.1`; None is the newest), on a system without builds.
 
-    `driver` is the version of the GPUs' driver, if known.
+    `parts` are versions of the driver or the board's system (`jetpack`), if known.
 
     Raises ProfileError for an unknown release.
     """
     # Compare as versions: as text, 2.9 is above 2.21.
     newest = max(knowledge.releases, key=Version)
     release, version = release_named(knowledge, newest if tensorflow is None else tensorflow)
-    wanted = _Wanted(knowledge=knowledge, gpus=gpus, python=python, device=device, driver=driver)
+    wanted = _Wanted(knowledge=knowledge, gpus=gpus, python=python, device=device, parts=parts or {})
     compatibilities = tuple(wanted.on_official(release, gpu) for gpu in gpus)
     offer, refused = wanted.offer(release, version)
     # If the offer is of the requested release, no untested profile is needed beside it.
@@ -292,7 +299,7 @@ def advise(
         instead=instead,
         notes=(device.says, device.instead) if device else (),
         # Which driver these builds need is not known.
-        published_builds=() if driver else wanted.published_builds(tensorflow and release.release),
+        published_builds=() if "driver" in wanted.parts else wanted.published_builds(tensorflow and release.release),
         unbuilt=wanted.unbuilt,
         offer=planned,
         untested=untested if offer else None,
@@ -454,7 +461,7 @@ class _Wanted:
     gpus: Sequence[Gpu]
     python: str | None
     device: OtherDevice | None = None  #: A system without builds, whose wheels are in `knowledge`.
-    driver: str = ""  #: The version of the GPUs' driver, if known.
+    parts: Mapping[str, str] = field(default_factory=dict)  #: Versions of the driver or the board's system.
 
     @property
     def accelerator(self) -> Accelerator:
@@ -566,7 +573,10 @@ class _Wanted:
         builds = [row for row in self.knowledge.published_builds if self.python in (None, *row.pythons)]
         builds = [row for row in builds if not self.mixed and all(self._serves(row, gpu) for gpu in self.gpus)]
         own = [row for row in builds if asked and same_minor(row.tensorflow, asked)]
-        order = sorted(own or builds, key=lambda row: (not row.unverified, Version(row.tensorflow)), reverse=True)
+        named = [row for row in own or builds if any(row.is_for(*part) for part in self.parts.items())]
+        order = sorted(
+            named or own or builds, key=lambda row: (not row.unverified, Version(row.tensorflow)), reverse=True
+        )
         # Of one vendor's images, or wheels for one system, the newest is enough.
         newest = {row.build: row for row in reversed(order)}
         return tuple(row for row in order if newest[row.build] is row)
@@ -583,7 +593,7 @@ class _Wanted:
     def on_official(self, release: Release, gpu: Gpu) -> Compatibility:
         """Return how the release's official wheel serves a GPU."""
         accelerator = self.knowledge.accelerators[gpu.accelerator]
-        drivers = {gpu.accelerator: self.driver} if self.driver else {}
+        drivers = {gpu.accelerator: self.parts["driver"]} if "driver" in self.parts else {}
         wsl = self.device is not None and self.device.windows_driver
         host = Host(wsl=wsl, drivers=drivers) if wsl or drivers else None
         compatibility = serve(self.knowledge, gpu, facts_of_release(self.knowledge, release, accelerator), host)

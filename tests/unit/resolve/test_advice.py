@@ -689,6 +689,9 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
         ("centos 7 cpu", "the official wheel of TensorFlow 2.20.0 runs", "go with centos 7: 1.4 to 2.20"),
         ("Amazon Linux 2 Python 3.9", "the official wheel of TensorFlow 2.20.0 runs", "(Python 3.9)"),
         ("gtx 1650 cuda 11.8", "the official wheel of TensorFlow 2.21.0 runs", "go with cuda 11.8: 2.5 to 2.14"),
+        ("jetson orin jetpack 6 python 3.10", "NVIDIA's wheel for JetPack 6.0 has TensorFlow 2.16.1", "JetPack 6.1,"),
+        ("jetson nano jetpack 4.4", "NVIDIA's wheel for JetPack 4.4 has TensorFlow 2.3.1", "(Python 3.6;"),
+        ("windows gpu python 3.11", "the official wheel of TensorFlow 2.21.0 runs", "from 2.11 on they use the CPU"),
         ("alpine 3.19", "tfdock builds no wheel for `alpine 3.19`", "`python:3.12-slim`"),
     ],
 )  # fmt: skip
