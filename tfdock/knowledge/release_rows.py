@@ -103,9 +103,8 @@ class Release(Row):
     components: dict[str, Support] = Field(default_factory=dict)
     #: Library to its version in the official wheel for Linux, or the version that this wheel looks for.
     built_with: dict[str, str] = Field(default_factory=dict)
-    requires: dict[str, Versions] = Field(
-        default_factory=dict
-    )  #: PyPI package to the versions that the wheel requires.
+    #: PyPI package to the versions that the official wheel requires.
+    requires: dict[str, Versions] = Field(default_factory=dict)
     capability_pattern: Expression | None = None  #: A regular expression of accepted capabilities.
     #: A regular expression for capabilities that the release may or may not accept: nobody knows.
     capability_doubt: Expression | None = None
