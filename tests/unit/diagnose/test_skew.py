@@ -123,6 +123,7 @@ dll: ImportError: Could not find 'msvcp140.dll'.
 dll: OSError: [WinError 126] The specified module could not be found
 import_name: ImportError: cannot import name 'frob_utils'
 pip_path: ERROR: Could not install packages due to an OSError: [Errno 2] No such file or directory: 'C:\\v\\frob.h'
+pip_cache: OSError: [Errno 13] Permission denied: '/home/u/.cache/pip/wheels/ab/cd'
 not_permitted: OSError: [Errno 1] Operation not permitted: '/tmp/pip-x-uninstall/lib/frob-1.4.1.egg-info'
 xcode: xcrun: error: unable to find utility "metal", not a developer tool or in PATH
 toolchain: ERROR: no toolchain corresponding to 'local_darwin' found for cpu 'darwin'
@@ -140,7 +141,7 @@ cmake_package: No package 'frob' found. Perhaps you should add the directory to 
 cmake: CMake Error at frob/CMakeLists.txt:9 (message):
 header_missing: a/interpreter_builder.h:26: error: frob/frob.h: No such file or directory
 undefined_at_import: _frob.so: undefined symbol: _ZN4frob6String8allocateEm
-compiler_crash: nvcc error   : 'cudafe++' died with status 0xC0000005 (ACCESS_VIOLATION)
+compiler_crash: nvcc error   : 'ptxas' died with status 0xC0000005 (ACCESS_VIOLATION)
 repository_rule: ERROR: no such package '@frob//cuda': Traceback (most recent call last):
 rule_fail: Error in fail: frob:headers_lib cannot depend on frob:lib
 visibility: ERROR: /s/BUILD:107:1: Target '@llvm//:support' is not visible from target '@org_tensorflow//xla:client'.
