@@ -38,10 +38,10 @@ _ANNOUNCED = re.compile(
     # A traceback or the words of a program follow, and they name the error.
     r"^(?:ERROR: .{1,900}|Error in \w{1,60}:.{0,300}):$|^Error in \w{1,60}: ?$|\bRepository command failed$"
 )
-#: Lines that Bazel prints, lines of a command that Bazel shows, and a compiler's warnings.
+#: Lines that Bazel and Nix print, lines of a command that Bazel shows, and a compiler's warnings.
 _AROUND = re.compile(
     r"Target |Use --|g?make\b|ninja|INFO|FAILED|ERROR|DEBUG|WARNING|Execution platform|#|\(cd |exec env|[A-Z_]{2,}=|"
-    r"In file included|.{300}|.*(?:\\$|: In (?:function|member)|: (?:warning|note): |\bwarning\b)"
+    r"In file included|last \d|> |\[\d|.{300}|.*(?:\\$|: In (?:function|member)|: (?:warning|note): |\bwarning\b)"
 )
 # Messages of tools about a removed name.
 _GONE = re.compile(r"(?:has been|was|been) removed|removed in favor|\bdeprecated\b|no longer |disabled by default")
