@@ -118,7 +118,7 @@ killed: frob.exe: error: bad_alloc
 compiler_crash: fatal error: error in backend: Cannot select: frob
 program_crash: bash: line 1: 88 Segmentation fault: 11  bazel-out/host/bin/external/protobuf_archive/js_embed
 program_crash: ERROR: /s/BUILD:4:1: ProtoCompile a failed (Segmentation fault): protoc failed: error executing command
-dll: ImportError: DLL load failed: The specified module could not be found.
+dll: ImportError: DLL load failed: frobnication.
 dll: ImportError: Could not find 'msvcp140.dll'.
 dll: OSError: [WinError 126] The specified module could not be found
 import_name: ImportError: cannot import name 'frob_utils'
@@ -126,8 +126,8 @@ pip_path: ERROR: Could not install packages due to an OSError: [Errno 2] No such
 pip_cache: OSError: [Errno 13] Permission denied: '/home/u/.cache/pip/wheels/ab/cd'
 not_permitted: OSError: [Errno 1] Operation not permitted: '/tmp/pip-x-uninstall/lib/frob-1.4.1.egg-info'
 xcode: xcrun: error: unable to find utility "metal", not a developer tool or in PATH
-toolchain: ERROR: no toolchain corresponding to 'local_darwin' found for cpu 'darwin'
-android: ERROR: no such package '@androidndk//': Could not read RELEASE.TXT in Android NDK: /home/u/ndk
+toolchain: ERROR: no toolchain corresponding to 'local_frob' found for cpu 'frob'
+android: ERROR: no such package '@androidndk//': Could not read frob.txt in Android NDK: /home/u/ndk
 boundary: ERROR: /s/BUILD:9:1: Label '//a:b/c.py' crosses boundary of subpackage 'a/b'
 starlark: ERROR: /c/external/local_config_frob/frob.bzl:10:2: indentation error
 gpu_runtime: FrobError: CUDA runtime frobbed on GPU:0
