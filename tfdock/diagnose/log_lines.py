@@ -58,7 +58,7 @@ _PREFIX = re.compile(
             r"[^\t\n]{1,100}\t[^\t\n]{1,100}\t(?=\d{4}-\d\d-\d\dT)",  # `gh run view --log`
             # syslog, `ts`
             rf"[A-Z][a-z]{{2}} [ \d]\d {_CLOCK} (?:[\w.-]{{1,80}} (?![Ee]rror:)[\w./-]{{1,60}}(?:\[\d+\])?: )?",
-            r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{3,6}\] ",  # Prow
+            r"[IWEF]\d{4} [\d:.]{12,15}\] |\[(?:\w{3} \w{3} +\d+|pid|remote|client) [\w.: ]{1,60}\] ",  # Prow, Apache
             r"\[[^\]\n]{1,80}\] {1,4}\| |\+[A-Za-z][\w-]{0,60} \| ",  # act, Earthly
             r"\[[a-z][\w./-]{0,120}(?::\w{1,20}){0,3}\] {1,4}",  # Drone, kubectl, other tools with several sources
             r"- [\w.-]{1,60} - (?:DEBUG|INFO|ERROR|CRITICAL) - ",  # Python's logging

@@ -118,9 +118,9 @@ killed: frob.exe: error: bad_alloc
 compiler_crash: fatal error: error in backend: Cannot select: frob
 program_crash: bash: line 1: 88 Segmentation fault: 11  bazel-out/host/bin/external/protobuf_archive/js_embed
 program_crash: ERROR: /s/BUILD:4:1: ProtoCompile a failed (Segmentation fault): protoc failed: error executing command
-dll: ImportError: DLL load failed: frobnication.
+dll: ImportError: DLL load failed: %1 is not a valid Win32 application.
 dll: ImportError: Could not find 'msvcp140.dll'.
-dll: OSError: [WinError 126] The specified module could not be found
+dll: OSError: [WinError 193] %1 is not a valid Win32 application
 import_name: ImportError: cannot import name 'frob_utils'
 pip_path: ERROR: Could not install packages due to an OSError: [Errno 2] No such file or directory: 'C:\\v\\frob.h'
 pip_cache: OSError: [Errno 13] Permission denied: '/home/u/.cache/pip/wheels/ab/cd'
