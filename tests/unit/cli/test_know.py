@@ -263,6 +263,7 @@ def test_every_release_has_a_line_with_what_it_was_tested_with(desk: Desk) -> No
         ("cuda", "11.6", [f"2.{minor}" for minor in range(5, 12)], "no release is made with cuda 11.6; these wheels"),
         ("python", "3.13", ["2.20", "2.21"], ""), ("bazel", "5.3", ["2.11", "2.12", "2.13"], ""),
         ("numpy", "2.3", ["2.20", "2.21"], "their METADATA allows"), ("keras", "2.12", ["2.12"], "METADATA"),
+        ("rocm", "4.0", ["1.15", "2.3", "2.4"], "no release is made with rocm 4.0; the source of these lists it"),
         ("driver", "390", [f"1.{minor}" for minor in range(4, 13)], "a GPU may need a newer one"),
         ("ubuntu", "16.04", [f"1.{minor}" for minor in range(4, 16)] + [f"2.{minor}" for minor in range(21)],
          "glibc 2.23"),
@@ -279,7 +280,7 @@ def test_the_releases_with_a_version_of_a_part_are_listed(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["cuda", "12.1"], "driver for CUDA 12.1: 525.60.13 or newer"),
+        (["cuda", "11.1"], "driver for CUDA 11.1: 450.80.02 or newer"),
         (["cuda", "11.1"], "no release is made with cuda 11.1"),
         (["1.3"], "CUDA 8.0; cuDNN 6: `pip install tensorflow-gpu==1.3.0`"),
         (["cuda", "12", "x"], "name a release, or a part and its version"),

@@ -26,7 +26,7 @@ from tfdock.host.settings import Settings
 from tfdock.knowledge.fits import glibc_of, goes_with, is_among, runs_with_later, toolkit_floor, versions_of
 from tfdock.knowledge.gpu_rows import Gpu, PublishedBuild
 from tfdock.knowledge.program_rows import ErrorCode
-from tfdock.knowledge.release_rows import Release, applies
+from tfdock.knowledge.release_rows import Release, Support, applies
 from tfdock.knowledge.rows import Accelerator, Row
 from tfdock.knowledge.switch_rows import Switch, presets, release_span
 from tfdock.knowledge.tables import KnowledgeBase
@@ -275,6 +275,10 @@ def _made_with(
     if not (found or early) and (later := [row for row in rows if runs_with_later(base, row, part, version)]):
         note = f"no release is made with {part} {version}; these wheels for Linux, of an earlier minor version, run"
         return later, [], [*remarks, f"{note} with it, and with their cuDNN or a later minor version of it"]
+    if not (found or early):
+        found = [row for row in rows if is_among(version, row.components.get(part, Support()).accepted)]
+        note = f"no release is made with {part} {version}; the source of these lists it: `tfdock check` tries a build"
+        remarks += [note] if found else []
     if found or early:
         return found, early, remarks
     versions = [
