@@ -312,12 +312,17 @@ def goes_with(knowledge: KnowledgeBase, release: Release, part: str, version: st
     if part == "driver":
         made = ((name, support.tested) for name, support in release.components.items() if support.tested)
         floors = (toolkit_floor(knowledge, name, Version(tested)) for name, tested in made)
-        return any(floor and floor <= Version(version) for floor in floors)
+        return any(floor and not is_older(version, floor) for floor in floors)
     if glibc := glibc_of(knowledge, part, version):
         return release.official_glibc is not None and Version(release.official_glibc) <= Version(glibc)
     if allowed := required(knowledge, release, part):
         return admits(allowed, version)
     return is_among(version, release.pythons if part == "python" else [versions_of(release).get(part, "")])
+
+
+def is_older(driver: str, floor: Version) -> bool:
+    """Return whether a driver is older than another one; a branch alone, such as `525`, is its newest driver."""
+    return Version(driver).parts < floor.parts[: len(Version(driver).parts)]
 
 
 def is_among(version: str, versions: Iterable[str]) -> bool:

@@ -32,6 +32,7 @@ from tfdock.gpu.devices import (
 from tfdock.gpu.gpu_facts import OFFICIAL_MACHINE, companions, facts_of_release
 from tfdock.knowledge.fits import (
     goes_with,
+    is_older,
     is_part,
     is_used,
     overrides,
@@ -176,7 +177,8 @@ def advise_on(
     each = [word.split() for word in words]
     words = [one for some in each for one in (some if _parts_in(knowledge, some)[0] else [" ".join(some)])]
     parts, others = _parts_in(knowledge, words)
-    tensorflow, python = tensorflow or parts.pop("tensorflow", None), python or parts.pop("python", None)
+    told = {name: parts.pop(name, None) for name in ("tensorflow", "python")}
+    tensorflow, python = tensorflow or told["tensorflow"], python or told["python"]
     names = joined_words(knowledge, others)
     systems = {
         name: row
@@ -196,7 +198,7 @@ def advise_on(
         wsl = device is not None and device.windows_driver
         for gpu in rows if driver else ():
             first = gpu_driver(knowledge, gpu.accelerator, gpu.target, gpu.gpu, wsl=wsl)
-            if first and Version(driver) < first:
+            if first and is_older(driver, first):
                 message, fix = (
                     f"driver {driver} does not know {title(knowledge, gpu)}",
                     f"install driver {first} or newer",
@@ -593,7 +595,9 @@ class _Wanted:
     def on_official(self, release: Release, gpu: Gpu) -> Compatibility:
         """Return how the release's official wheel serves a GPU."""
         accelerator = self.knowledge.accelerators[gpu.accelerator]
-        drivers = {gpu.accelerator: self.parts["driver"]} if "driver" in self.parts else {}
+        # A branch alone (`525`) is no driver that a limit can be compared with.
+        driver = self.parts.get("driver", "")
+        drivers = {gpu.accelerator: driver} if "." in driver else {}
         wsl = self.device is not None and self.device.windows_driver
         host = Host(wsl=wsl, drivers=drivers) if wsl or drivers else None
         compatibility = serve(self.knowledge, gpu, facts_of_release(self.knowledge, release, accelerator), host)

@@ -237,7 +237,8 @@ def releases(
     rows = sorted(base.releases.values(), key=lambda row: Version(row.release))
     floors = list[str]()
     early = [row for row in base.published_builds if str(Version(row.tensorflow).minor) not in base.releases]
-    match words or []:
+    # A part and its version may be one argument, in quotes.
+    match words := " ".join(words or []).split():
         case []:
             pass
         case [release]:
@@ -249,7 +250,7 @@ def releases(
     if as_json:
         document = {"releases": [row.model_dump(mode="json") for row in rows], "sources": base.sources("releases")}
         print_json("tfdock.releases/1", True, document)
-    elif len(words or []) == 1:
+    elif len(words) == 1:
         _print(_release_lines(base, rows[0]))
     else:
         _print([*_release_list(base, rows, early), *floors])
@@ -263,7 +264,7 @@ def _made_with(
     Of a driver, a glibc, a distribution or a PyPI package, these are the releases whose official wheels run with it.
     Raises ProfileError if there are none.
     """
-    remarks = [f"driver for {floor}" for floor in _driver_floors(base, {part: version})]
+    remarks = floors = [f"driver for {floor}" for floor in _driver_floors(base, {part: version})]
     if part == "driver":
         remarks = ["The wheels for Linux run with this driver; a GPU may need a newer one: `tfdock advise GPU`."]
     elif glibc := glibc_of(base, part, version):
@@ -278,7 +279,7 @@ def _made_with(
     if not (found or early):
         found = [row for row in rows if is_among(version, row.components.get(part, Support()).accepted)]
         note = f"no release is made with {part} {version}; the source of these lists it: `tfdock check` tries a build"
-        remarks += [note] if found else []
+        remarks = [*floors, note]
     if found or early:
         return found, early, remarks
     versions = [
@@ -288,7 +289,7 @@ def _made_with(
     known = sorted({one for name, one in versions if name == part}, key=Version)
     known = known or sorted({"driver", "glibc", *(name for name, _ in versions)})
     message, fix = f"no release is made with {part} {version}", f"known are {', '.join(known)}"
-    raise ProfileError.of("release-unknown", message, fix, why="; ".join(remarks))
+    raise ProfileError.of("release-unknown", message, fix, why="; ".join(floors))
 
 
 def _early_versions(row: PublishedBuild, part: str) -> Sequence[str]:
