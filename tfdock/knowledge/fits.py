@@ -317,7 +317,10 @@ def goes_with(knowledge: KnowledgeBase, release: Release, part: str, version: st
         return release.official_glibc is not None and Version(release.official_glibc) <= Version(glibc)
     if allowed := required(knowledge, release, part):
         return admits(allowed, version)
-    return is_among(version, release.pythons if part == "python" else [versions_of(release).get(part, "")])
+    if part == "python":
+        return is_among(version, release.pythons)
+    more = release.tested_bazel if part == "bazel" else release.tested_compilers.get(part, ())
+    return is_among(version, [versions_of(release).get(part, ""), *more])
 
 
 def is_older(driver: str, floor: Version) -> bool:

@@ -190,6 +190,12 @@ def advise_on(
     device = next(iter(systems.values()), None)
     base, notes = _limited_to(knowledge.on_system(device) if device else knowledge, parts, tensorflow)
     gpus = [name for name in names if name not in systems and name.lower() not in (_PLAIN, *_FILLERS)]
+    components = {name for row in knowledge.accelerators.values() for name in row.components}
+    for part, version in parts.items() if not (gpus or device) else ():
+        if part in components or any(row.is_for(part, version) for row in knowledge.published_builds):
+            pair = f"{part} {version}"
+            fix = f"name the GPU: `tfdock advise GPU {pair}`; `tfdock releases {pair}` lists releases"
+            raise ProfileError.of("wish-without-gpu", f"`{pair}` is for a GPU, and no GPU is named", fix, field="gpu")
     if words and not gpus:
         wanted = _Wanted(knowledge=base, gpus=(), python=python, device=device)
         advice = _advise_without_gpu(wanted, tensorflow, machine)

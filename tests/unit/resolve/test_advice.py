@@ -692,6 +692,9 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
         ("jetson orin jetpack 6 python 3.10", "NVIDIA's wheel for JetPack 6.0 has TensorFlow 2.16.1", "JetPack 6.1,"),
         ("jetson nano jetpack 4.4", "NVIDIA's wheel for JetPack 4.4 has TensorFlow 2.3.1", "(Python 3.6;"),
         ("windows gpu python 3.11", "the official wheel of TensorFlow 2.21.0 runs", "from 2.11 on they use the CPU"),
+        ("cuda 12.4", "`cuda 12.4` is for a GPU, and no GPU is named", "`tfdock advise GPU cuda 12.4`"),
+        ("jetpack 4.6", "is for a GPU, and no GPU is named", "name the GPU"),
+        ("rx580 rocm 2.10", "AMD's wheel for ROCm 2.10 has TensorFlow 1.15.0", "tensorflow-rocm==1.15.0"),
         ("alpine 3.19", "tfdock builds no wheel for `alpine 3.19`", "`python:3.12-slim`"),
     ],
 )  # fmt: skip

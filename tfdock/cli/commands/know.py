@@ -236,7 +236,7 @@ def releases(
     base = knowledge_for(settings)
     rows = sorted(base.releases.values(), key=lambda row: Version(row.release))
     floors = list[str]()
-    early = [row for row in base.published_builds if str(Version(row.tensorflow).minor) not in base.releases]
+    early = [row for row in base.published_builds if _is_early(base, row)]
     # A part and its version may be one argument, in quotes.
     match words := " ".join(words or []).split():
         case []:
@@ -244,7 +244,7 @@ def releases(
         case [release]:
             rows = [release_named(base, release)[0]]
         case [*part, version] if version[:1].isdecimal():
-            rows, early, floors = _made_with(base, rows, early, " ".join(part).lower(), version)
+            rows, early, floors = _made_with(base, rows, " ".join(part).lower(), version)
         case _:
             raise typer.BadParameter("name a release, or a part and its version: `cuda 11.2`")
     if as_json:
@@ -257,9 +257,9 @@ def releases(
 
 
 def _made_with(
-    base: KnowledgeBase, rows: Sequence[Release], early: Sequence[PublishedBuild], part: str, version: str
+    base: KnowledgeBase, rows: Sequence[Release], part: str, version: str
 ) -> tuple[list[Release], list[PublishedBuild], list[str]]:
-    """Return the releases and early builds that are made with a version of a part, and remarks on the part.
+    """Return the releases and published builds that are made with a version of a part, and remarks on the part.
 
     Of a driver, a glibc, a distribution or a PyPI package, these are the releases whose official wheels run with it.
     Raises ProfileError if there are none.
@@ -272,28 +272,34 @@ def _made_with(
     elif any(part in row.requires for row in rows):
         remarks = ["The official wheels work with this version: their METADATA allows it."]
     found = [row for row in rows if goes_with(base, row, part, version)]
-    early = [row for row in early if is_among(version, _early_versions(row, part))]
-    if not (found or early) and (later := [row for row in rows if runs_with_later(base, row, part, version)]):
-        note = f"no release is made with {part} {version}; these wheels for Linux, of an earlier minor version, run"
-        return later, [], [*remarks, f"{note} with it, and with their cuDNN or a later minor version of it"]
-    if not (found or early):
-        found = [row for row in rows if is_among(version, row.components.get(part, Support()).accepted)]
-        note = f"no release is made with {part} {version}; the source of these lists it: `tfdock check` tries a build"
-        remarks = [*floors, note]
+    builds = [row for row in base.published_builds if is_among(version, _versions_of_build(row, part))]
+    early = [row for row in builds if _is_early(base, row)]
     if found or early:
         return found, early, remarks
+    none = f"no release is made with {part} {version}"
+    if found := [row for row in rows if runs_with_later(base, row, part, version)]:
+        note = f"{none}; these wheels for Linux, of an earlier minor version, run with it"
+        return found, [], [*floors, f"{note}, and with their cuDNN or a later minor version of it"]
+    if builds:
+        return [], builds, [*floors, f"{none}, but these builds by others are: `tfdock advise GPU` names them"]
+    if found := [row for row in rows if is_among(version, row.components.get(part, Support()).accepted)]:
+        return found, [], [*floors, f"{none}; the source of these lists it: `tfdock check` tries a build"]
     versions = [
         (name.lower(), one) for row in rows for name, one in (*versions_of(row).items(), *row.requires.items())
     ]
     versions += [("python", one) for row in rows for one in row.pythons]
     known = sorted({one for name, one in versions if name == part}, key=Version)
     known = known or sorted({"driver", "glibc", *(name for name, _ in versions)})
-    message, fix = f"no release is made with {part} {version}", f"known are {', '.join(known)}"
-    raise ProfileError.of("release-unknown", message, fix, why="; ".join(floors))
+    raise ProfileError.of("release-unknown", none, f"known are {', '.join(known)}", why="; ".join(floors))
 
 
-def _early_versions(row: PublishedBuild, part: str) -> Sequence[str]:
-    """Return the versions of a part with which a build from before the first known release works."""
+def _is_early(base: KnowledgeBase, row: PublishedBuild) -> bool:
+    """Return whether a published build is of a release from before the first known one."""
+    return str(Version(row.tensorflow).minor) not in base.releases
+
+
+def _versions_of_build(row: PublishedBuild, part: str) -> Sequence[str]:
+    """Return the versions of a part with which a published build works."""
     return row.pythons if part == "python" else [one for name, one in row.components.items() if name.lower() == part]
 
 
