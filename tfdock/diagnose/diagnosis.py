@@ -260,7 +260,8 @@ def _finding(
     told = here.outside() if row.unsure else here.made_of(row.tells)
     said = [f"{name} {text}" for name, text in sighting.values.items()]
     known = [one for one in knowledge.meanings if any(map(compiled(one.says).search, said))]
-    better = " ".join(one.fix for one in known if one.fix).format(python=values.get("python", "3.N"))
+    # A later row of the table is more exact than an earlier one.
+    better = next((one.fix for one in reversed(known) if one.fix), "").format(python=values.get("python", "3.N"))
     installed = row.installed if "bazel" not in seen.versions else ""
     # A survived failure counts less if another error stopped the build later.
     stopped = any(suspect.line > sighting.line and suspect.text.startswith(_STOPPED) for suspect in seen.suspects)
