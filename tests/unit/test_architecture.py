@@ -29,7 +29,7 @@ WORDS = {"__init__.py", "errors.py", "types.py", "events.py"}
 #: Third-party packages that several packages of ours import. Each other one has a single home.
 SHARED = {
     "docker": "engine oci", "jinja2": "cli plan",
-    "packaging": "builder images installed offline verify wheel wheelhouse",
+    "packaging": "builder images installed knowledge offline verify wheel wheelhouse",
     "pydantic": "documents knowledge matrix profile", "pydantic_core": "documents knowledge profile",
     "tenacity": "engine oci", "zstandard": "bazel wheel",
 }  # fmt: skip

@@ -40,6 +40,11 @@ class Support(RowPart):
     disputed: tuple[str, ...] = ()  #: Versions about which the sources disagree.
     closed: bool = False  #: Whether only versions in `accepted` can work (Bazel's hermetic lists).
 
+    @property
+    def known(self) -> set[str]:
+        """The accepted versions and the tested one."""
+        return {*self.accepted, *([self.tested] if self.tested else [])}
+
     @model_validator(mode="after")
     def _tested_is_accepted(self) -> Self:
         # An empty `accepted` says nothing about which versions work.
@@ -135,6 +140,10 @@ class Release(Row):
     def newest(self) -> str:
         """The newest patch release; the minor release itself if no patch release is known."""
         return self.patches[-1] if self.patches else self.release
+
+    def support(self, component: str) -> Support:
+        """Return the versions of a component that the release accepts; without versions if none are known."""
+        return self.components.get(component, Support())
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
         """Return the field and the mistake if the row has targets that a profile could not name."""

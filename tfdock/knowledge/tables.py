@@ -242,6 +242,14 @@ class KnowledgeBase:
         other.__dict__.update(self.__dict__, releases=rows)
         return other
 
+    def release_of(self, version: str) -> Release | None:
+        """Return the row of a version's minor release; None if the release is not known."""
+        return self.releases.get(str(Version(version).minor))
+
+    def toolkit(self, name: str, version: str) -> toolkit_rows.Toolkit | None:
+        """Return the row of a toolkit's version; None if the version is not known."""
+        return self.toolkits.get((name, str(Version(version).minor)))
+
     def fork(self, release: Release, accelerator: str) -> Fork | None:
         """Return the fork that is the source of a release's builds for an accelerator; None for TensorFlow itself."""
         rows = (row for row in self.forks if row.accelerator == accelerator and applies(release, row.releases))

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tfdock.knowledge.rows import AcceleratorTable, Dotted, ReleaseRange, Row, RowPart, can_read, template_with
-from tfdock.types import Capability
+from tfdock.types import Capability, Version
 
 
 class Toolkit(Row):
@@ -107,6 +107,11 @@ class PackagedCompiler(Row):
     path: Annotated[str, template_with("major", "minor")]
     package: Annotated[str, template_with("major", "minor")] = ""
     symptoms: dict[str, str] = Field(default_factory=dict)
+
+    def with_version(self, text: str, version: str) -> str:
+        """Return `path` or `package` with the numbers of a version."""
+        major, minor, *_ = (*Version(version).parts, 0)
+        return text.format_map({"major": major, "minor": minor})
 
 
 class RuntimeToolkit(Row):

@@ -22,16 +22,12 @@ def official_note(base: KnowledgeBase, profile: Profile, resolution: Resolution)
     same = same_official(base, profile, resolution)
     if not same:
         return ""
-    wheel = same.wheel
+    wheel, gpus, limited = same
     beside = f"; {' and '.join(wheel.needs)} must be installed beside it" if wheel.needs else ""
-    asked = ["tfdock", "advise", "--gpu", ",".join(same.gpus), "--tensorflow", wheel.version]
-    more = (
-        f"; `{shlex.join(asked)}` prints the limits of this wheel, and its requirements for the GPU"
-        if same.limited
-        else ""
-    )
-    runs = f"the official wheel of TensorFlow {wheel.version} runs on {joined(same.gpus)}"
-    return f"no build is needed: {runs}: `{pip_install(wheel)}`{beside}{more}"
+    asked = ["tfdock", "advise", "--gpu", ",".join(gpus), "--tensorflow", wheel.version]
+    limits = f"; `{shlex.join(asked)}` prints the limits of this wheel, and its requirements for the GPU"
+    runs = f"the official wheel of TensorFlow {wheel.version} runs on {joined(gpus)}"
+    return f"no build is needed: {runs}: `{pip_install(wheel)}`{beside}{limits if limited else ''}"
 
 
 def python_note(preparer: Preparer, written: WrittenProfile, resolution: Resolution) -> str:

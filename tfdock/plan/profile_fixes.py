@@ -27,12 +27,14 @@ from tfdock.resolve.profile_changes import (
     changed,
     component_titles,
     describe_change,
+    gpu_targets,
     is_set,
     known_versions,
+    listed_targets,
     mentioned_accelerators,
 )
 from tfdock.resolve.resolution import Resolution
-from tfdock.types import TARGET_FIELDS, Version
+from tfdock.types import Version
 
 if TYPE_CHECKING:
     from tfdock.knowledge.failure_rows import Remedied
@@ -59,8 +61,7 @@ class Context:
     ways: tuple[Suggestion, ...] = ()
 
 
-# --- the profile's choices
-# ---------------------------------------------------------------------------------------------------
+# --- the profile's choices ------------------------------------------------------------------------------------------
 
 
 def asked(row: Remedied, context: Context) -> str:
@@ -71,16 +72,12 @@ def asked(row: Remedied, context: Context) -> str:
 
 def _word(subject: str, context: Context) -> str:
     if subject == "resources":
-        return _limits(context.resources)
+        if not (limits := context.resources):
+            return ""
+        return f"{limits.jobs} job{'s' if limits.jobs != 1 else ''} in {limits.memory / MIB / 1024:.1f} GiB"
     if context.resolution:
         return _decided(subject, context.resolution)
     return _written(subject, context.profile, context.knowledge) if context.profile else ""
-
-
-def _limits(resources: BuildResources | None) -> str:
-    if resources is None:
-        return ""
-    return f"{resources.jobs} job{'s' if resources.jobs != 1 else ''} in {resources.memory / MIB / 1024:.1f} GiB"
 
 
 def _decided(subject: str, resolution: Resolution) -> str:
@@ -108,31 +105,20 @@ def _written(subject: str, profile: Profile, knowledge: KnowledgeBase) -> str:
     if subject == "release":
         return f"TensorFlow {profile.source.release}"
     if subject == "targets":
-        return ", ".join(_listed(profile) or [_gpu(name, knowledge) for name in profile.named_gpus])
+        return ", ".join(listed_targets(profile) or [_gpu(name, knowledge) for name in profile.named_gpus])
     if subject == "gpu_compiler":
         return f"{profile.compiler} for GPU code" if profile.compiler else ""
-    version = _asked_version(subject, profile)
+    version = asked_version(profile, subject)
     return f"{title(subject, knowledge)} {version}" if version else ""
-
-
-def _listed(profile: Profile) -> list[str]:
-    return [target for name in TARGET_FIELDS for target in getattr(profile, name) or ()]
-
-
-def _asked_version(name: str, profile: Profile) -> str:
-    version = asked_version(profile, name)
-    return version if isinstance(version, str) else ""
 
 
 def _gpu(name: str, knowledge: KnowledgeBase) -> str:
     """Return `sm_120 (rtx5090)`; the name alone for an unknown GPU."""
     gpu = find_gpu(knowledge, name)
-    row = knowledge.accelerators.get(gpu.accelerator) if gpu else None
-    return f"{exact_target(row, gpu.target)} ({name})" if gpu and row else name
+    return f"{exact_target(knowledge.accelerators[gpu.accelerator], gpu.target)} ({name})" if gpu else name
 
 
-# --- facts of the build
-# -----------------------------------------------------------------------------------------------------
+# --- facts of the build ---------------------------------------------------------------------------------------------
 
 
 def targets(context: Context) -> tuple[str, ...]:
@@ -141,16 +127,14 @@ def targets(context: Context) -> tuple[str, ...]:
         return context.resolution.targets
     if context.profile is None:
         return ()
-    gpus = [find_gpu(context.knowledge, name) for name in context.profile.named_gpus]
-    rows = [(gpu, context.knowledge.accelerators[gpu.accelerator]) for gpu in gpus if gpu]
-    return tuple(_listed(context.profile)) or tuple(exact_target(row, gpu.target) for gpu, row in rows)
+    return tuple(listed_targets(context.profile) or gpu_targets(context.profile, context.knowledge))
 
 
 def version(component: str, context: Context) -> str:
     """Return the version of a component; empty if there is none, or the refused profile does not name it."""
     if context.resolution:
         return context.resolution.components.get(component, "")
-    return _asked_version(component, context.profile) if context.profile else ""
+    return asked_version(context.profile, component) if context.profile else ""
 
 
 def title(component: str, knowledge: KnowledgeBase) -> str:
@@ -190,7 +174,8 @@ def changes(row: Remedied, values: Mapping[str, str], context: Context) -> tuple
         # The nearest change of the same fields is enough.
         other_fields = takewhile(lambda move: frozenset(move) not in suggestions, moves)
         for change, resolution in accepted(context.profile, other_fields, context.attempt):
-            if _changes_the_build(changed(context.profile, change), resolution, context):
+            resources = changed(context.profile, change).resources
+            if resources != context.profile.resources or not _is_same_build(resolution, context.resolution):
                 text = describe_change(change, context.profile)
                 suggestions[frozenset(change)] = Suggestion(text=text, change=change)
                 break
@@ -199,19 +184,10 @@ def changes(row: Remedied, values: Mapping[str, str], context: Context) -> tuple
     return tuple(suggestions.values())
 
 
-def _changes_the_build(profile: Profile, after: Resolution, context: Context) -> bool:
-    """Return whether a changed profile resolves to another build than the failed profile."""
-    before = context.resolution
-    if before is None or context.profile is None:
-        return False
-    presentation = {
-        "choices": (),
-        "untested": (),
-        "warnings": (),
-        "runtime_asked": False,
-    }  # these fields explain the build and do not change it
-    same = replace(after, **presentation) == replace(before, **presentation)  # type: ignore[arg-type]
-    return not same or profile.resources != context.profile.resources
+def _is_same_build(after: Resolution, before: Resolution) -> bool:
+    """Return whether two resolutions differ at most in fields that explain the build."""
+    explained = replace(before, choices=after.choices, untested=after.untested, warnings=after.warnings)
+    return after == replace(explained, runtime_asked=after.runtime_asked)
 
 
 def fix(row: Remedied, context: Context) -> str:
@@ -286,7 +262,7 @@ def _has(toolkit: str, version: str, target: str, context: Context) -> bool:
     if not target:
         return True
     wanted, resolution = number(target), context.resolution
-    row = context.knowledge.toolkits.get((toolkit, str(Version(version).minor)))
+    row = context.knowledge.toolkit(toolkit, version)
     # If the build does not have the target, another toolkit does not help.
     asked = resolution is not None and any(number(listed) == wanted for listed in resolution.targets)
     return bool(asked and row and wanted in row.targets)
@@ -294,14 +270,14 @@ def _has(toolkit: str, version: str, target: str, context: Context) -> bool:
 
 def _versions(name: str, near: str, context: Context, profile: Profile) -> Sequence[str]:
     """Return other versions of a component, or of Python, that the release takes or the rows know."""
-    release = context.knowledge.releases.get(str(Version(profile.source.release).minor))
+    release = context.knowledge.release_of(profile.source.release)
     known: set[str] = set()
     if release and name == "python":
         known = set(release.pythons)
     elif release and name in release.components:
         known = known_versions(context.knowledge, release, name)
     now = asked_version(profile, name)
-    return by_distance(known - {str(now)}, near if Version(near).parts else now)[:_TRIED]
+    return by_distance(known - {now}, near if Version(near).parts else now)[:_TRIED]
 
 
 def _current_value(profile: Profile, path: str) -> object:

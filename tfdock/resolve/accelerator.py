@@ -9,10 +9,10 @@ from itertools import chain
 from tfdock.gpu.devices import bare_gpu, find_gpu, is_embedded, machine_of, sorted_targets, unknown_gpu
 from tfdock.knowledge.fits import own_target
 from tfdock.knowledge.gpu_rows import Gpu
-from tfdock.knowledge.release_rows import Release, Support
+from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.rows import Accelerator
 from tfdock.profile.profile import HostCompiler
-from tfdock.resolve.question import Question, RuleFinding
+from tfdock.resolve.question import Question
 from tfdock.resolve.rules import (
     DEVICE_RULES,
     LIBRARY_RULES,
@@ -39,21 +39,23 @@ class ChosenDevices:
 # --- the accelerator ------------------------------------------------------------------------------------------------
 
 
-def accelerator_of(question: Question) -> Accelerator | None:
-    """Return the accelerator that the profile names or implies; None if the accelerator was refused."""
+def accelerator_of(question: Question) -> Accelerator:
+    """Return the accelerator that the profile names or implies.
+
+    Raises Incompatible for a refused accelerator: GPUs, toolkit and image depend on it, so nothing else is checked.
+    """
     profile, known, notes = question.profile, question.knowledge.accelerators, question.notes
     asked, before = profile.accelerator, len(notes.problems)
     if asked is not None and asked not in known:
-        notes.refuse(
+        notes.stop(
             "accelerator-unknown",
             "accelerator",
             f"the accelerator `{asked}` is not known",
             why=f"known: {', '.join(sorted(known))}",
         )
-        # No other rule applies to an unknown accelerator.
-        return None
-    if not _devices_are_known(question):
-        return None
+    _check_devices(question)
+    if len(notes.problems) > before:
+        notes.stop_if_refused()
     # List each field once: several GPUs of this machine come from one field.
     evidence = list(dict.fromkeys(_evidence(question)))
     names = {asked} if asked else {name for _, name in evidence}
@@ -69,17 +71,16 @@ def accelerator_of(question: Question) -> Accelerator | None:
             why="a wheel serves only one accelerator: make two profiles",
         )
     if len(notes.problems) > before:
-        return None
-    # Sorted: sets have no order, and the same profile must give the same result.
-    name = next(iter(sorted(names)), "cpu")
+        notes.stop_if_refused()
+    name = next(iter(names), "cpu")
     reason = f"`{evidence[0][0]}` asks for it" if evidence else "no GPU is requested"
     notes.choose("accelerator", name, "profile" if asked or evidence else "default", "as asked" if asked else reason)
     return known[name]
 
 
-def _devices_are_known(question: Question) -> bool:
-    """Return whether every device has an accelerator: an unknown device must not become a build without GPU."""
-    notes, before = question.notes, len(question.notes.problems)
+def _check_devices(question: Question) -> None:
+    """Refuse devices without an accelerator: an unknown device must not become a build without GPU."""
+    notes = question.notes
     if question.profile.for_this_machine and not question.local_gpus:
         notes.refuse(
             "gpu-local-none",
@@ -106,7 +107,6 @@ def _devices_are_known(question: Question) -> bool:
             f"`{target}` is not a target of `{field}`",
             why=f"it belongs in `{others[0].target_field}`" if others else f"targets look like {patterns or 'none'}",
         )
-    return len(notes.problems) == before
 
 
 def _evidence(question: Question) -> Iterable[tuple[str, str]]:
@@ -130,11 +130,9 @@ def _evidence(question: Question) -> Iterable[tuple[str, str]]:
 def component_fields(question: Question) -> dict[str, str]:
     """Return component -> the profile's field for its version, for all known components and those in the profile."""
     names = {name for row in question.knowledge.accelerators.values() for name in row.components}
-    fields = {
-        name: name if hasattr(question.profile, name) else f"components.{name}"
-        for name in (*sorted(names), *question.profile.components)
-    }
-    return fields | {name: f"components.{name}" for name in question.profile.components}
+    profile = question.profile
+    fields = {name: name if hasattr(profile, name) else f"components.{name}" for name in sorted(names)}
+    return fields | {name: f"components.{name}" for name in profile.components}
 
 
 def asked_components(question: Question) -> dict[str, str]:
@@ -210,7 +208,8 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
             notes.find(finding)
     targets = sorted_targets(requested.target for requested in combination.targets)
     if targets and not combination.targets[0].official:
-        notes.choose("targets", ", ".join(targets), "profile", _target_reason(gpus, listed))
+        natively = f"what {', '.join(gpu.gpu for _, gpu in gpus)} run{'s' if len(gpus) == 1 else ''} natively"
+        notes.choose("targets", ", ".join(targets), "profile", "as asked" if listed else natively)
     return ChosenDevices(
         accelerator=accelerator,
         components=combination.components,
@@ -262,25 +261,23 @@ def _refuse_other_machines(
         # A user who writes the CUDA version in this field rarely has such a GPU.
         mistaken = gpu.target in asked_components(question).values()
         why = f"{gpu.target} is also a version in another field; this field is for a GPU's target (`tfdock gpus`)"
-        question.notes.find(
-            RuleFinding(
-                code="gpu-other-machine",
-                path=path,
-                message=f"{name} is sold with a {machine} CPU, but this build is for {here}",
-                why=why if mistaken else "a wheel is built for the CPU architecture of the machine that builds it",
-                fix=(f"build it on {machine}{base}", f"name a GPU of {here} machines"),
-                weight="error" if certain else "warning",
-            )
+        question.notes.refuse(
+            "gpu-other-machine",
+            path,
+            f"{name} is sold with a {machine} CPU, but this build is for {here}",
+            why=why if mistaken else "a wheel is built for the CPU architecture of the machine that builds it",
+            fix=(f"build it on {machine}{base}", f"name a GPU of {here} machines"),
+            weight="error" if certain else "warning",
         )
 
 
 def _targets_of(release: Release, accelerator: Accelerator, gpus: Sequence[tuple[str, Gpu]]) -> list[RequestedBuild]:
     """Return one exact target for each GPU."""
-    builds = []
-    for path, gpu in gpus:
-        if gpu.accelerator == accelerator.accelerator:  # another family is refused as accelerator-conflict
-            builds.append(RequestedBuild(target=own_target(release, accelerator, gpu.target), path=path, gpu=gpu))
-    return builds
+    return [
+        RequestedBuild(target=own_target(release, accelerator, gpu.target), path=path, gpu=gpu)
+        for path, gpu in gpus
+        if gpu.accelerator == accelerator.accelerator  # another family is refused as accelerator-conflict
+    ]
 
 
 def _official_targets(question: Question, combination: Combination) -> list[RequestedBuild]:
@@ -293,12 +290,9 @@ def _official_targets(question: Question, combination: Combination) -> list[Requ
             f"the GPUs of the official TensorFlow {combination.release.release} are not known",
             why=f"and neither `gpus` nor `{combination.accelerator.target_field}` names any",
         )
-    path = (
-        combination.place(combination.accelerator.toolkit or "")
-        # The field that asked for the toolkit is at fault, if there is one.
-        if combination.accelerator.toolkit in combination.asked
-        else "accelerator"
-    )
+    toolkit = combination.accelerator.toolkit or ""
+    # The field that asked for the toolkit is at fault, if there is one.
+    path = combination.place(toolkit) if toolkit in combination.asked else "accelerator"
     return [RequestedBuild(target=target, path=path, official=True) for target in official]
 
 
@@ -312,35 +306,27 @@ def _supported_official_targets(question: Question, combination: Combination) ->
     rules = (*DEVICE_RULES, release_uses_the_target)
     # Check each target separately, so that a failed target does not remove others.
     # If no target remains, return the whole list: its findings give the reasons.
-    able = [
-        wanted for wanted in combination.targets if not _has_finding(replace(combination, targets=[wanted]), rules)
-    ] or combination.targets
-    reason = "the official wheel's list" + (
-        "" if len(able) == len(combination.targets) else ", without targets that this build cannot compile"
-    )
+    able = [wanted for wanted in combination.targets if not _finding(replace(combination, targets=[wanted]), rules)]
+    able = able or [*combination.targets]
+    some = "" if len(able) == len(combination.targets) else ", without targets that this build cannot compile"
     row = f"releases.yaml {combination.release.release}"
-    question.notes.choose("targets", ", ".join(wanted.target for wanted in able), row, reason)
+    listed = ", ".join(wanted.target for wanted in able)
+    question.notes.choose("targets", listed, row, f"the official wheel's list{some}")
     return replace(combination, targets=able)
 
 
-def _has_finding(combination: Combination, rules: Sequence[Rule]) -> bool:
-    return any(True for rule in rules for _ in rule(combination))
-
-
-def _target_reason(gpus: Sequence[tuple[str, Gpu]], listed: Sequence[RequestedBuild]) -> str:
-    if listed:
-        return "as asked"
-    return f"what {', '.join(gpu.gpu for _, gpu in gpus)} run{'s' if len(gpus) == 1 else ''} natively"
+def _finding(combination: Combination, rules: Sequence[Rule]) -> str:
+    """Return the message of the first finding; empty without a finding."""
+    return next((finding.message for rule in rules for finding in rule(combination)), "")
 
 
 def _with_toolkit(question: Question, combination: Combination) -> Combination:
     """Choose toolkit and compiler: the profile's, or else the first pair that compiles for the targets."""
     versions = _candidates(combination, combination.accelerator.toolkit)
-    compilers = _compilers(question, combination)
     # Use the release's own compiler as long as any version of the toolkit works with it.
     pairs = (
-        _with_compiler(question, replace(combination, components={**combination.components, **version}), compiler)
-        for compiler in compilers
+        _with_compiler(question, combination.with_versions(version), compiler)
+        for compiler in _compilers(question, combination)
         for version in versions
     )
     chosen = _first_without_finding(pairs, DEVICE_RULES)
@@ -352,15 +338,11 @@ def _with_toolkit(question: Question, combination: Combination) -> Combination:
 def _with_libraries(question: Question, combination: Combination) -> Combination:
     for name in combination.accelerator.components:
         if name != combination.accelerator.toolkit:
-            combination = _first_without_finding(_with_versions(combination, name), LIBRARY_RULES)
+            # Versions of other releases and of reports are tried only if none of the release's own works.
+            versions = chain(_candidates(combination, name), _beside_toolkit(combination, name))
+            combination = _first_without_finding(map(combination.with_versions, versions), LIBRARY_RULES)
             _choose_component(question, combination, name)
     return combination
-
-
-def _with_versions(combination: Combination, name: str) -> Iterator[Combination]:
-    # Try the second compiler only if no toolkit works with the first.
-    for version in chain(_candidates(combination, name), _beside_toolkit(combination, name)):
-        yield replace(combination, components={**combination.components, **version})
 
 
 def _first_without_finding(candidates: Iterable[Combination], rules: Sequence[Rule]) -> Combination:
@@ -370,13 +352,13 @@ def _first_without_finding(candidates: Iterable[Combination], rules: Sequence[Ru
     """
     tried = []
     for combination in candidates:
-        if not _has_finding(combination, rules):
+        if not _finding(combination, rules):
             return combination
         tried.append(combination)
     # No toolkit serves the whole list, so take the first one that serves a part of the list.
     for combination in tried:
         if any(
-            wanted.official and not _has_finding(replace(combination, targets=[wanted]), rules)
+            wanted.official and not _finding(replace(combination, targets=[wanted]), rules)
             for wanted in combination.targets
         ):
             return combination
@@ -387,7 +369,7 @@ def _candidates(combination: Combination, name: str | None) -> list[dict[str, st
     """Return a component's versions, best first: the profile's version; else the tested, newer and older versions."""
     if not name or not (name in combination.asked or name in combination.release.components):
         return [{}]
-    support = combination.release.components.get(name, Support())
+    support = combination.release.support(name)
     if name in combination.asked:
         return [{name: full_version(combination, name, combination.asked[name])}]
     if support.tested is None:
@@ -409,7 +391,7 @@ def _beside_toolkit(combination: Combination, name: str) -> Iterator[dict[str, s
     Yield nothing if the profile names the version, or Bazel has a closed list.
     """
     knowledge, toolkit = combination.knowledge, combination.accelerator.toolkit or ""
-    own, chosen = combination.release.components.get(name, Support()), combination.toolkit_version
+    own, chosen = combination.release.support(name), combination.toolkit_version
     if name in combination.asked or own.closed or not own.tested or not chosen:
         return
     minor, tested = Version(chosen).minor, Version(own.tested)
@@ -419,10 +401,10 @@ def _beside_toolkit(combination: Combination, name: str) -> Iterator[dict[str, s
         found = sorted(version for version in exact if len(version.parts) > 1)
         return [each for each in found if each > tested] + [each for each in reversed(found) if each < tested]
 
-    tables = (release.components for release in knowledge.releases.values())
+    tables = knowledge.releases.values()
     sure = (row for row in knowledge.evidence.values() if row.outcome == "built" and not row.unverified)
     for each in (
-        *beside((row.get(toolkit, Support()).tested, row.get(name, Support()).tested) for row in tables),
+        *beside((row.support(toolkit).tested, row.support(name).tested) for row in tables),
         *beside((row.components.get(toolkit), row.components.get(name)) for row in sure),
     ):
         yield {name: full_version(combination, name, str(each))}
@@ -430,13 +412,13 @@ def _beside_toolkit(combination: Combination, name: str) -> Iterator[dict[str, s
 
 def full_version(combination: Combination, name: str, asked: str) -> str:
     """Return the full version for `12.2`, from the patch releases in the toolkit's row; closed lists are exact."""
-    support = combination.release.components.get(name, Support())
+    support = combination.release.support(name)
     if support.closed or name != combination.accelerator.toolkit or len(Version(asked).parts) > 2:
         return asked
     if len(Version(asked).parts) < 2:
         known = (*support.accepted, support.tested or asked)
         asked = next((text for text in reversed(known) if Version(text).matches(Version(asked))), asked)
-    toolkit = combination.knowledge.toolkits.get((name, str(Version(asked).minor)))
+    toolkit = combination.knowledge.toolkit(name, asked)
     return toolkit.patches[-1] if toolkit and toolkit.patches else asked
 
 
@@ -446,7 +428,7 @@ def _choose_component(question: Question, combination: Combination, name: str | 
     # A build without a known toolkit cannot be checked, so `allow_untested` does not help.
     if not name or not (known or name == combination.accelerator.toolkit):
         return
-    support, value = release.components.get(name, Support()), combination.components.get(name, "")
+    support, value = release.support(name), combination.components.get(name, "")
     if name in combination.asked:
         asked = combination.asked[name]
         reason = "as asked" if value == asked else f"newest known version of {asked}"
@@ -463,35 +445,25 @@ def _choose_component(question: Question, combination: Combination, name: str | 
     elif value == full_version(combination, name, support.tested):
         notes.choose(name, value, f"releases.yaml {release.release}", "the version the release was tested with")
     else:
-        tested = replace(
-            combination, components={**combination.components, name: full_version(combination, name, support.tested)}
-        )
+        tested = combination.with_versions({name: full_version(combination, name, support.tested)})
         # The reason for another version is the support that the tested version lacks.
-        why = next((finding.message for rule in (*DEVICE_RULES, *LIBRARY_RULES) for finding in rule(tested)), "")
+        why = _finding(tested, (*DEVICE_RULES, *LIBRARY_RULES))
         reason = f"the nearest to the tested version {support.tested}: {why}"
         notes.choose(name, value, f"releases.yaml {release.release}", reason)
 
 
 def _compilers(question: Question, combination: Combination) -> list[str]:
     """Return compilers of GPU code in order of preference; one empty name if there is no choice."""
-    default = combination.release.gpu_compiler
-    if default is None or not combination.accelerator.compilers:
+    default, known = combination.release.gpu_compiler, combination.accelerator.compilers
+    if default is None or not known:
         return [""]
     if question.profile.compiler:
         return [question.profile.compiler]
-    others = [
-        name
-        for name in combination.accelerator.compilers
-        if name != default and _is_available(question, combination, name)
-    ]
-    return [default, *others]
+    return [default, *(name for name in known if name != default and _is_available(question, combination, name))]
 
 
 def _is_available(question: Question, combination: Combination, compiler: str) -> bool:
-    """Return whether the release can use a compiler:
-
-    always the toolkit's own compiler, another compiler only in a known version.
-    """
+    """Return whether the release can use a compiler: the toolkit's own, or another one in a known version."""
     # nvcc has no row in compilers.yaml: it has the version of its toolkit.
     own_version = any(name == compiler for name, _ in question.knowledge.compilers)
     return not own_version or bool(_version_of(question, combination.release, compiler))
@@ -534,14 +506,9 @@ def _choose_compiler(question: Question, combination: Combination) -> None:
     if asked:
         notes.choose("compiler", asked, "profile", "as asked")
     elif combination.compiler == default:
-        notes.choose(
-            "compiler",
-            combination.compiler,
-            f"releases.yaml {combination.release.release}",
-            "the release's own GPU compiler",
-        )
+        row = f"releases.yaml {combination.release.release}"
+        notes.choose("compiler", combination.compiler, row, "the release's own GPU compiler")
     else:
         # The reason for another compiler is the support that the release's own compiler lacks.
         instead = _with_compiler(question, combination, default or "")
-        reason = next((finding.message for rule in DEVICE_RULES for finding in rule(instead)), "")
-        notes.choose("compiler", combination.compiler, "compilers.yaml", reason)
+        notes.choose("compiler", combination.compiler, "compilers.yaml", _finding(instead, DEVICE_RULES))

@@ -42,7 +42,7 @@ from tfdock.knowledge.fits import (
     versions_of,
 )
 from tfdock.knowledge.gpu_rows import Gpu, OtherDevice, PublishedBuild, TargetReport
-from tfdock.knowledge.release_rows import Estimate, Release, Support, applies
+from tfdock.knowledge.release_rows import Estimate, Release, applies
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
@@ -205,10 +205,8 @@ def advise_on(
         for gpu in rows if driver else ():
             first = gpu_driver(knowledge, gpu.accelerator, gpu.target, gpu.gpu, wsl=wsl)
             if first and is_older(driver, first):
-                message, fix = (
-                    f"driver {driver} does not know {title(knowledge, gpu)}",
-                    f"install driver {first} or newer",
-                )
+                message = f"driver {driver} does not know {title(knowledge, gpu)}"
+                fix = f"install driver {first} or newer"
                 raise ProfileError.of("driver-too-old-for-gpu", message, fix, field="gpu")
         advice = advise(base, rows, tensorflow=tensorflow, python=python, device=device, parts=parts)
     return replace(advice, notes=(*notes, *advice.notes))
@@ -336,9 +334,10 @@ def _advise_without_gpu(wanted: _Wanted, tensorflow: str | None, machine: str) -
     newest = max(taking, key=Version, default=max(knowledge.releases, key=Version))
     release, version = release_named(knowledge, tensorflow or newest)
     near = next((row for row in _by_nearness(knowledge, release) if row.release in taking), None)
+    wheel = wanted.official_wheel(release, version, ())
     native = wanted.official_wheel(near, near.newest, ()) if near else None
     if release.release in taking:
-        native = wanted.official_wheel(release, version, ())
+        native = wheel
     elif device:
         where = f"{device.device} and Python {python}" if python else device.device
         which = f"TensorFlow {version} has no official wheel for {where}"
@@ -353,7 +352,7 @@ def _advise_without_gpu(wanted: _Wanted, tensorflow: str | None, machine: str) -
         release=release,
         version=version,
         python=python,
-        wheel=wanted.official_wheel(release, version, ()),
+        wheel=wheel,
         gpus=(),
         native=native,
         instead=native,
@@ -367,24 +366,18 @@ def _advise_without_gpu(wanted: _Wanted, tensorflow: str | None, machine: str) -
 _ALTERS = ("xla", "cloud", "optimize", "debug", "bazel", "wheel", "base", "compiler", "host_compiler", "edits")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SameOfficial:
-    """An official wheel that makes a build unnecessary. `limited`: a GPU runs it with limits."""
-
-    wheel: AdvisedWheel
-    gpus: tuple[str, ...]
-    limited: bool
-
-
 def pip_install(wheel: AdvisedWheel) -> str:
     """Return the `pip` command that installs an official wheel."""
     return shlex.join(["pip", "install", wheel.requirement, *wheel.pins])
 
 
-def same_official(knowledge: KnowledgeBase, profile: Profile, resolution: Resolution) -> SameOfficial | None:
+def same_official(
+    knowledge: KnowledgeBase, profile: Profile, resolution: Resolution
+) -> tuple[AdvisedWheel, tuple[str, ...], bool] | None:
     """Return the official wheel of a build's release and Python, if it runs on all GPUs of the profile without JIT.
 
-    Return None also if the profile requests something that the official wheel lacks.
+    With the wheel come the GPUs, and whether it has limits on one of them. Return None also if the profile requests
+    something that the official wheel lacks.
     """
     release, accelerator = resolution.release, resolution.accelerator
     if profile.source.is_own or any(is_set(profile, name) for name in _ALTERS):
@@ -402,11 +395,11 @@ def same_official(knowledge: KnowledgeBase, profile: Profile, resolution: Resolu
         return None
     compatibilities = [wanted.on_official(release, gpu) for gpu in wanted.gpus]
     wheel = wanted.official_wheel(release, str(resolution.version), compatibilities)
-    tested = {name: release.components.get(name, Support()).tested for name in resolution.components}
+    tested = {name: release.support(name).tested for name in resolution.components}
     # A user who builds for another CUDA has this CUDA installed.
     if any(version and not same_minor(resolution.components[name], version) for name, version in tested.items()):
         return None
-    return SameOfficial(wheel=wheel, gpus=names, limited=any(one.limits for one in compatibilities))
+    return wheel, names, any(one.limits for one in compatibilities)
 
 
 def gpus_named(knowledge: KnowledgeBase, names: Sequence[str]) -> tuple[Gpu, ...]:
@@ -523,21 +516,20 @@ class _Wanted:
         able = [minor for minor in release.pythons if all(not row.pythons or minor in row.pythons for row in rows)]
         if self.python is not None and self.python not in able:
             extra = None  # the libraries cannot be installed with that Python; the wheel itself can
-        tested = ((name, release.components.get(name, Support()).tested) for name in accelerator.components)
+        tested = ((name, release.support(name).tested) for name in accelerator.components)
         later = " or a later {}.x" if runs_with_later(self.knowledge, release, accelerator.toolkit or "") else ""
         numbers = ((name, f"{number}{later.format(number.partition('.')[0])}") for name, number in tested if number)
         needs = tuple(f"{accelerator.titles.get(name, name)} {number}" for name, number in numbers)
+        targets = release.official_targets.get(accelerator.accelerator, ())
         return AdvisedWheel(
             project=project,
             release=release.release,
             version=version,
             pythons=release.pythons,
-            targets=release.official_targets.get(accelerator.accelerator, ()),
+            targets=targets,
             requirement=f"{project}{f'[{extra}]' if extra else ''}=={release.official_version.get(version, version)}",
             installs=tuple(able) if extra else release.pythons,
-            system=""
-            if self.gpus and not release.official_targets.get(accelerator.accelerator)
-            else self.system(release, version),
+            system="" if self.gpus and not targets else self.system(release, version),
             needs=() if extra else needs,
             pins=tuple(dict.fromkeys(pin for gpu in gpus if extra for pin in gpu.pins)) + self._limits(release),
         )
@@ -591,7 +583,7 @@ class _Wanted:
 
     def _serves(self, row: PublishedBuild, gpu: Gpu) -> bool:
         """Return whether a build is known to run on a GPU, if need be with a setting that users report."""
-        release = self.knowledge.releases.get(str(Version(row.tensorflow).minor))
+        release = self.knowledge.release_of(row.tensorflow)
         targets = {gpu.target, *(one.runs_as for one in overrides(self.knowledge, self.accelerator, gpu.target))}
         used = {target for target in targets if release and is_used(release, self.accelerator, target)}
         machine = self.device.runs.get(gpu.accelerator) if self.device else self.machine(gpu)
@@ -701,7 +693,7 @@ class _Wanted:
     def _compilable_targets(self, release: Release) -> set[str]:
         """Return the targets that any toolkit of the release can compile for (`86`, `gfx90a`)."""
         name = self.accelerator.toolkit or ""
-        minors = {str(Version(version).minor) for version in taken_versions(release.components.get(name, Support()))}
+        minors = {str(Version(version).minor) for version in taken_versions(release.support(name))}
         rows = [row for key, row in self.knowledge.toolkits.items() if key[0] == name and key[1] in minors]
         return {number for row in rows for number in row.targets}
 
@@ -725,7 +717,7 @@ class _Wanted:
 
     def figures(self, release: Release) -> Iterable[Estimate]:
         """Return the measured numbers for sizes and times, and the numbers to compare with."""
-        rows = (self.estimate(name, release) for name in (*_SIZES, *_TO_COMPARE))
+        rows = (self.estimate(name, release) for name in (*_SIZES, "kernel-file-per-sass"))
         return (row for row in rows if row)
 
     def size(self, release: Release, targets: Sequence[str]) -> SizePlan:
@@ -765,7 +757,6 @@ class _Wanted:
 
 
 _SIZES = ("wheel-base", "wheel-per-sass", "wheel-per-ptx", "compile-time-per-sass")
-_TO_COMPARE = ("kernel-file-per-sass",)
 
 
 def _by_nearness(knowledge: KnowledgeBase, release: Release) -> list[Release]:
@@ -785,7 +776,7 @@ def _changed_choices(release: Release, resolution: Resolution) -> Iterator[tuple
     """Yield (field, value, reason) of each choice that differs from the release's defaults because of the GPUs."""
     reasons = {choice.field: choice.reason for choice in resolution.choices}
     for name, value in resolution.components.items():
-        tested = release.components.get(name, Support()).tested
+        tested = release.support(name).tested
         # The row may have a minor version, which any of its patch releases matches.
         if tested is None or not Version(value).matches(Version(tested)):
             yield name, value, reasons.get(name, "")

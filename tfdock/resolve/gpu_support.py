@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -93,9 +93,9 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
         )
         message = f"`{asked}` is not a version of TensorFlow"
         raise ProfileError.of("profile-bad-value", message, fixes, field="tensorflow")
-    known = sorted(knowledge.releases, key=Version)
-    row = knowledge.releases.get(str(Version(asked).minor))
+    row = knowledge.release_of(asked)
     if row is None:
+        known = sorted(knowledge.releases, key=Version)
         place = bisect(known, Version(asked), key=Version)
         beside = " or ".join(f"`{name}`" for name in known[max(place - 1, 0) : place + 1])
         message = f"TensorFlow {asked} is not known; known are {known[0]} to {known[-1]}"
@@ -159,20 +159,26 @@ def _newest(*drivers: Version | None) -> str | None:
     return str(newest) if newest else None
 
 
+_Libraries = Mapping[str, Sequence[str]]  #: Each library of a release -> the versions that the release accepts.
+
+
 @lru_cache(maxsize=1024)  # many GPUs in a list have the same target
 def _releases(knowledge: KnowledgeBase, family: str, target: str, minors: tuple[str, ...]) -> tuple[ReleaseFor, ...]:
     """Return the releases that take the target, with a toolkit, libraries and an image for it; oldest first."""
     accelerator = knowledge.accelerators[family]
     taking = []
     for release in sorted(knowledge.releases.values(), key=lambda row: Version(row.release)):
-        support = release.components.get(accelerator.toolkit or "", Support())
+        support = release.support(accelerator.toolkit or "")
+        others = [name for name in accelerator.components if name != accelerator.toolkit]
+        beside = {name: taken_versions(release.components[name]) for name in others if name in release.components}
         toolkits = tuple(
             version
             for version in taken_versions(support)
-            if _minor(version, minors)
+            # `11` matches `11.2` and all other 11.x.
+            if any(Version(minor).matches(Version(version).minor) for minor in minors)
             # A toolkit without a library or an image cannot be used for a build.
-            and _has_libraries(knowledge, accelerator, release, version, target)
-            and _has_image(knowledge, accelerator, release, version)
+            and _has_libraries(knowledge, accelerator, beside, version, target)
+            and _has_image(knowledge, accelerator, release, beside, version)
         )
         expressible = can_express_target(release, accelerator, exact_target(accelerator, target))
         if toolkits and expressible and is_used(release, accelerator, target):
@@ -191,13 +197,13 @@ def _releases(knowledge: KnowledgeBase, family: str, target: str, minors: tuple[
     return tuple(taking)
 
 
-def _has_image(knowledge: KnowledgeBase, accelerator: Accelerator, release: Release, toolkit: str) -> bool:
+def _has_image(
+    knowledge: KnowledgeBase, accelerator: Accelerator, release: Release, beside: _Libraries, toolkit: str
+) -> bool:
     """Return whether a base image for any kind of machine is known for the release and the toolkit."""
-    others = [name for name in accelerator.components if name != accelerator.toolkit and name in release.components]
-    versions = (taken_versions(release.components[name]) for name in others)
     # Which image fits depends also on the versions of the libraries.
-    for combination in itertools.product(*versions):
-        components = {accelerator.toolkit or "": toolkit, **dict(zip(others, combination, strict=True))}
+    for versions in itertools.product(*beside.values()):
+        components = {accelerator.toolkit or "": toolkit, **dict(zip(beside, versions, strict=True))}
         for row in knowledge.images:
             is_one = serves(knowledge, row, release, accelerator, components)
             if is_one and not missing_tag(knowledge, name_with(row, components)):
@@ -206,36 +212,21 @@ def _has_image(knowledge: KnowledgeBase, accelerator: Accelerator, release: Rele
 
 
 def _has_libraries(
-    knowledge: KnowledgeBase, accelerator: Accelerator, release: Release, toolkit: str, target: str
+    knowledge: KnowledgeBase, accelerator: Accelerator, beside: _Libraries, toolkit: str, target: str
 ) -> bool:
     """Return whether each library of the release has a known version for toolkit and target."""
-    supports = [
-        (name, release.components.get(name)) for name in accelerator.components if name != accelerator.toolkit
-    ]
-    return all(
-        any(_has_one(knowledge, accelerator, name, version, toolkit, target) for version in taken_versions(support))
-        for name, support in supports
-        if support is not None
-    )
 
+    def fits(name: str, version: str) -> bool:
+        rows = libraries(knowledge, name, version)
+        # Without a row, the library is assumed to work.
+        return not rows or any(is_made_for(row, toolkit) and has_code_for(row, accelerator, target) for row in rows)
 
-def _has_one(
-    knowledge: KnowledgeBase, accelerator: Accelerator, name: str, version: str, toolkit: str, target: str
-) -> bool:
-    rows = libraries(knowledge, name, version)
-    # Without a row, the library is assumed to work.
-    return not rows or any(is_made_for(row, toolkit) and has_code_for(row, accelerator, target) for row in rows)
+    return all(any(fits(name, version) for version in versions) for name, versions in beside.items())
 
 
 def taken_versions(support: Support) -> list[str]:
     """Return the versions of a component that a release accepts, in order."""
-    known = {*support.accepted, *((support.tested,) if support.tested else ())} - {*support.disputed}
-    return sorted(known, key=Version)
-
-
-def _minor(version: str, minors: Iterable[str]) -> bool:
-    """Return whether a version belongs to one of these minor versions. `11` matches `11.2` and all other 11.x."""
-    return any(Version(minor).matches(Version(version).minor) for minor in minors)
+    return sorted(support.known - {*support.disputed}, key=Version)
 
 
 def apart(knowledge: KnowledgeBase, accelerator: Accelerator, devices: Sequence[tuple[str, str]]) -> tuple[str, ...]:

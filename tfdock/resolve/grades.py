@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tfdock.knowledge.evidence_rows import Edit, ReportedBuild, spoken, tool_and_version
-from tfdock.knowledge.release_rows import Release, Support
+from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.question import RuleFinding, sentences
 from tfdock.types import Choice, Version
@@ -246,7 +246,7 @@ def _tested(release: Release, part: str, tool: str) -> Iterable[str]:
         return (release.bazel, *release.tested_bazel)
     if part == "host_compiler":
         return (*filter(None, [release.compilers.get(tool)]), *release.tested_compilers.get(tool, ()))
-    support = release.components.get(part, Support())
+    support = release.support(part)
     # If Bazel downloads the part, an accepted version is not necessarily tested.
     return support.accepted if not support.closed else (support.tested,) if support.tested else ()
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tfdock.gpu.devices import find_gpu
+from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
 from tfdock.resolve.resolution import Resolution
-from tfdock.types import Version
+from tfdock.types import TARGET_FIELDS, Version
 
 #: Field of the profile -> its new value; None removes the field. A dotted name (`bazel.version`) is a field in a map.
 Change = Mapping[str, object]
@@ -76,18 +77,31 @@ def mentioned_accelerators(profile: Profile, knowledge: KnowledgeBase) -> list[A
     return [row for row in knowledge.accelerators.values() if row.accelerator in spoken]
 
 
+def listed_targets(profile: Profile) -> list[str]:
+    """Return the targets that a profile lists, in any field."""
+    return [target for field in TARGET_FIELDS for target in getattr(profile, field) or ()]
+
+
+def gpu_targets(profile: Profile, knowledge: KnowledgeBase) -> list[str]:
+    """Return the exact target of each known GPU that a profile names."""
+    gpus = [gpu for name in profile.named_gpus if (gpu := find_gpu(knowledge, name))]
+    return [exact_target(knowledge.accelerators[gpu.accelerator], gpu.target) for gpu in gpus]
+
+
 # --- versions of components -----------------------------------------------------------------------------------------
 
 
-def asked_version(profile: Profile, component: str) -> Any:
-    """Return the version of a component that a profile requests in any field; None without a request."""
-    return profile.components.get(component) or getattr(profile, component, None)
+def asked_version(profile: Profile, component: str) -> str:
+    """Return the version of a component that a profile requests in any field; empty without a request."""
+    version = profile.components.get(component) or getattr(profile, component, None)
+    # Not every field of a profile is a version: a row of failures may also name `bazel`.
+    return version if isinstance(version, str) else ""
 
 
 def known_versions(knowledge: KnowledgeBase, release: Release | None, component: str) -> set[str]:
     """Return the versions of a component that a release accepts; all versions if the release has no list."""
-    support = release.components.get(component, Support()) if release else Support()
-    known = {*support.accepted, *((support.tested,) if support.tested else ())}
+    support = release.support(component) if release else Support()
+    known = support.known
     if not support.closed:
         known |= {row.version for row in knowledge.toolkits.values() if row.toolkit == component}
     return known
@@ -100,10 +114,8 @@ def by_distance(versions: Iterable[str], asked: str | None, first: str | None = 
     """
     known = sorted(set(versions), key=Version)
     wanted = Version(asked) if asked else None
-    at = next(
-        (at for at, one in enumerate(known) if wanted and (Version(one) >= wanted or wanted.matches(Version(one)))),
-        len(known),
-    )
+    not_below = [one for one in known if wanted and (Version(one) >= wanted or wanted.matches(Version(one)))]
+    at = known.index(not_below[0]) if not_below else len(known)
     order = sorted(range(len(known)), key=lambda index: (known[index] != first, abs(index - at), index < at))
     return [known[index] for index in order]
 

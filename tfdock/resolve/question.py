@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 from tfdock.errors import Fix, Incompatible, Problem
 from tfdock.knowledge.tables import KnowledgeBase
@@ -86,9 +87,16 @@ class Notes:
         place = self.problems if refused else self.untested if finding.weight == "doubt" else self.warnings
         place.append(self._problem(finding, "error" if refused else "warning"))
 
-    def refuse(self, code: str, path: str, message: str, *, why: str = "", fix: Fix = "") -> None:
-        """Record a combination that cannot work."""
-        self.find(RuleFinding(code=code, path=path, message=message, why=why, fix=fix))
+    def refuse(
+        self, code: str, path: str, message: str, *, why: str = "", fix: Fix = "", weight: str = "error"
+    ) -> None:
+        """Record a combination that cannot work; with another `weight`, one that may."""
+        self.find(RuleFinding(code=code, path=path, message=message, why=why, fix=fix, weight=weight))
+
+    def stop(self, code: str, path: str, message: str, *, why: str = "", fix: Fix = "") -> NoReturn:
+        """Record a combination that cannot work, and raise Incompatible: nothing more can be checked."""
+        self.refuse(code, path, message, why=why, fix=fix)
+        raise self._refusal()
 
     def doubt(self, code: str, path: str, message: str, *, why: str = "", part: str = "") -> None:
         """Record an untested combination."""
@@ -104,9 +112,12 @@ class Notes:
     def stop_if_refused(self) -> None:
         """If there are problems, raise Incompatible with all of them, in the order of the profile's lines."""
         if self.problems:
-            # No further evidence will come, so the held doubts remain doubts.
-            self.settle()
-            raise Incompatible(*by_place(self.problems))
+            raise self._refusal()
+
+    def _refusal(self) -> Incompatible:
+        # No further evidence will come, so the held doubts remain doubts.
+        self.settle()
+        return Incompatible(*by_place(self.problems))
 
     def _problem(self, finding: RuleFinding, severity: str) -> Problem:
         node = self.document.at_field(finding.path)

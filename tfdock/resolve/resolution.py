@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from tfdock.errors import Problem
 from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
@@ -33,7 +33,7 @@ from tfdock.profile.yaml_nodes import Node
 from tfdock.resolve.accelerator import ChosenDevices, accelerator_of, asked_components, component_fields, devices_of
 from tfdock.resolve.grades import Reports
 from tfdock.resolve.naming import WheelNameParts
-from tfdock.resolve.question import LocalSource, Notes, Question, RuleFinding, TrialRefused, by_place, sentences
+from tfdock.resolve.question import LocalSource, Notes, Question, TrialRefused, by_place, sentences
 from tfdock.resolve.tools import (
     Bases,
     asked_configs,
@@ -186,10 +186,6 @@ class _Decision:
         release, version = self._release()
         self._check_python(release)
         accelerator = accelerator_of(self.question)
-        # GPUs, toolkit and image depend on this value, so no further check is possible.
-        if accelerator is None:
-            self.notes.stop_if_refused()
-        assert accelerator is not None
         fork, release = self._tree(release, accelerator)
         devices = devices_of(self.question, release, accelerator)
         host_compiler = host_compiler_of(self.question, release, devices)
@@ -215,16 +211,12 @@ class _Decision:
             question=self.question, release=release, devices=devices, reports=reports, host_compiler=host_compiler
         )
         python, image = self._python_and_image(bases, bazel)
-        if image is None:
-            self.notes.stop_if_refused()
-        assert image is not None
         parts = _Parts(release, version, python, devices, host_compiler)
         try:
             base = self._base(parts, image)
             paths = self._paths(parts, image, base)
         except MissingFact as missing:
-            self._refuse_placeholder(missing)
-            self.notes.stop_if_refused()
+            self._stop_at_placeholder(missing)
         for finding in bases.findings(image, str(base)):
             self.notes.find(finding)
         self.notes.stop_if_refused()
@@ -236,12 +228,16 @@ class _Decision:
             mended = self.knowledge.evidence[edit.mends]
             why = sentences(f"mends `{mended.failed_with or mended.note}`", f"reported in {mended.at}")
             self.notes.choose(f"edit {edit.edit}", edit.file, "edits.yaml", why)
-        wheel_name = self._wheel_name(release)
-        xla = self._xla()
+        own_name = self.profile.wheel.name
+        wheel_name = own_name or release.wheel.name
+        by = _asked_or_default(own_name is not None, "the requirement of `pip install`")
+        self.notes.choose("wheel.name", wheel_name, *by)
+        # A field with its default value is still the profile's choice.
+        by = _asked_or_default("xla" in self.profile.model_fields_set, "TensorFlow's own default")
+        self.notes.choose("xla", str(self.profile.xla).lower(), *by)
         debug = self.profile.debugging
-        self.notes.choose(
-            "debug", debug.mode if debug else "off", *_asked_or_default(debug is not None, "optimised, no symbols")
-        )
+        by = _asked_or_default(debug is not None, "optimised, no symbols")
+        self.notes.choose("debug", debug.mode if debug else "off", *by)
         names = self._names(parts, source, wheel_name)
         local_version = self._local_version(names)
         runtime = self._runtime(python)
@@ -251,17 +247,14 @@ class _Decision:
         if self.notes.allow_untested:
             who = "profile" if self.profile.allow_untested else "command line"
             self.notes.choose("allow_untested", "true", who, "as asked")
-        contract = Contract(
-            self.knowledge,
-            release,
-            self._facts(parts, paths, held, optimize) | {"sysroot": self._sysroot(image)[1]},
-        )
+        facts = self._facts(parts, paths, held, optimize) | {"sysroot": self._sysroot(image)[1]}
+        contract = Contract(self.knowledge, release, facts)
         try:
             environment, flags, package = contract.environment(), self._flags(contract), contract.package()
         except MissingFact as missing:
             # First report the field that requested the tool. An error in a row gets another message below.
-            self._refuse_without_tool(missing, image, base, devices)
-            self._refuse_placeholder(missing)
+            self._stop_without_tool(missing, image, base, devices)
+            self._stop_at_placeholder(missing)
         self.notes.stop_if_refused()
         platform = self._platform(image, paths.get(host_compiler, ""), environment, held)
         return Resolution(
@@ -274,7 +267,7 @@ class _Decision:
             gpu_compiler=devices.compiler,
             gpu_compiler_version=devices.compiler_version,
             host_compiler=host_compiler,
-            xla=xla,
+            xla=self.profile.xla,
             optimize=optimize,
             debug=debug,
             base=base,
@@ -317,15 +310,13 @@ class _Decision:
             known = sorted(self.knowledge.releases, key=Version)
             newest = self.knowledge.releases[known[-1]].newest
             by_rules = f'`tensorflow: {{release: "{newest}", ref: {_ref(asked)}}}` builds it by the rules of {newest}'
-            self.notes.refuse(
+            self.notes.stop(
                 "release-unknown",
                 path,
                 f"TensorFlow {asked} is not known",
                 why=f"known releases: {known[0]} to {known[-1]}; tfdock builds no older ones",
                 fix=by_rules if Version(newest) < asked else "add a row to a folder given by `--knowledge`",
             )
-            self.notes.stop_if_refused()
-        assert release is not None
         # A custom source may have a version that was never released.
         official = not (source.git or source.archive or source.path or source.ref)
         if len(asked.parts) < 3 and release.patches:
@@ -416,7 +407,7 @@ class _Decision:
         asked |= {f"--config={name}": path for path, name in asked_configs(self.question)}
         return asked | {"": self.profile.release_field}
 
-    def _python_and_image(self, bases: Bases, bazel: str) -> tuple[str, ImageRow | None]:
+    def _python_and_image(self, bases: Bases, bazel: str) -> tuple[str, ImageRow]:
         """Choose the profile's Python; else the newest Python of an image; else a Python that an image compiles."""
         release, devices = bases.release, bases.devices
         rows = self._images(release, devices)
@@ -438,8 +429,8 @@ class _Decision:
         if image is None and self.profile.base_image and rows:
             image = rows[0]  # the profile's `base` replaces the image; only the paths of its tools are used
         if image is None:
-            self._refuse_image(release, devices, python, rows)
-        elif held and python not in held and (self.profile.provides or not image.interpreter):
+            self._stop_without_image(release, devices, python, rows)
+        if held and python not in held and (self.profile.provides or not image.interpreter):
             self.notes.refuse(
                 "image-without-tool",
                 "python" if asked else "base",
@@ -453,7 +444,7 @@ class _Decision:
         why = "the base image has this version" if own else "newest Python the release is built for"
         why += "" if asked or own or python == pythons[0] else " that a base image has"
         self.notes.choose("python", python, source, "as asked" if asked else why)
-        if image is not None and provides is not None:
+        if provides is not None:
             image = self._provided(image, provides, bases.host_compiler, bazel)
         return python, image
 
@@ -530,18 +521,19 @@ class _Decision:
             return same or fitting
         return [row for row in fitting if not missing_tag(self.knowledge, name_with(row, devices.components))]
 
-    def _refuse_image(self, release: Release, devices: ChosenDevices, python: str, rows: Sequence[ImageRow]) -> None:
+    def _stop_without_image(
+        self, release: Release, devices: ChosenDevices, python: str, rows: Sequence[ImageRow]
+    ) -> NoReturn:
         machine = self.question.machine
         if not any(row.machine == machine for row in self.knowledge.images):
             known = sorted({row.machine for row in self.knowledge.images})
-            self.notes.refuse(
+            self.notes.stop(
                 "machine-unsupported",
                 "base",
                 f"no base image is known for {machine} machines",
                 why=f"known for {', '.join(known)}",
                 fix=f"add a row with `machine: {machine}` to `images.yaml` in a `--knowledge` folder",
             )
-            return
         pythons = sorted({version for row in rows for version in row.pythons}, key=Version)
         gone = [
             f"{name} does not exist: {self.knowledge.cited('image_tags', missing)}"
@@ -558,7 +550,7 @@ class _Decision:
             applies(release, one.releases) and (not one.accelerators or row.accelerator in one.accelerators)
             for one in self.knowledge.images
         )
-        self.notes.refuse(
+        self.notes.stop(
             "image-unknown",
             "base",
             f"`images.yaml` has no row for {wanted}" if self.profile.base else f"no base image is known for {wanted}",
@@ -566,43 +558,35 @@ class _Decision:
             fix=f"name an image of your own, `base: …`, or {fix}" if alike and not self.profile.base else fix,
         )
 
-    def _refuse_placeholder(self, missing: MissingFact) -> None:
-        self.notes.refuse(
+    def _stop_at_placeholder(self, missing: MissingFact) -> NoReturn:
+        self.notes.stop(
             "knowledge-placeholder",
             "tensorflow",
             f"the knowledge row `{missing.row}` needs {missing.fact}, which this build does not have",
             fix="correct the row, limit it by `when:`, or add the path or component to the image's or release's row",
         )
 
-    def _refuse_without_tool(
+    def _stop_without_tool(
         self, missing: MissingFact, image: ImageRow, base: ImageRef, devices: ChosenDevices
     ) -> None:
-        """Refuse a tool that the base image lacks.
-
-        Blame the field that requested the tool, not the row that reads the tool's path.
-        """
+        """Stop if the base image lacks a tool: blame the field that requested it, not the row that reads its path."""
         tool, _, path = missing.fact.strip("'").rpartition("_")
         if path != "path" or tool in image.paths:
             return
-        fields = {
-            "host_compiler": self.profile.host_compiler,
-            "compiler": self.profile.compiler,
-            "python": self.profile.python,
-        }
+        fields = {name: getattr(self.profile, name) for name in ("host_compiler", "compiler", "python")}
         wants = [field for field, value in fields.items() if tool in (field, value, getattr(value, "name", None))]
         asked = asked_components(self.question)
         # An image for another toolkit version may lack the compiler, so the field of this version may be the cause.
         wants += [
             component_fields(self.question)[name] for name in (tool, devices.accelerator.toolkit) if name in asked
         ]
-        self.notes.refuse(
+        self.notes.stop(
             "image-without-tool",
             wants[0] if wants else "base",
             f"{self._image_words()} has no {tool}",
             why=f"{base}; the build needs its path (`{missing.row}`)",
             fix="for an image that has it, add a row to `images.yaml` in a `--knowledge` folder",
         )
-        self.notes.stop_if_refused()
 
     def _image_words(self) -> str:
         return "your base image" if self.profile.base_image else "the known base image for this build"
@@ -637,26 +621,24 @@ class _Decision:
         for name, held in image.holds.items():
             asked = devices.components.get(name, "")
             if asked and not Version(held).matches(Version(asked)):
-                finding = RuleFinding(
-                    code="image-holds-other",
-                    path=fields[name],
-                    message=f"the base image holds {titles.get(name, name)} {held}, not {asked}",
+                self.notes.refuse(
+                    "image-holds-other",
+                    fields[name],
+                    f"the base image holds {titles.get(name, name)} {held}, not {asked}",
                     why=f"{base} is the known image for this build; the build stops if the minor version differs",
                     weight="warning" if Version(held).parts[0] == Version(asked).parts[0] else "error",
                 )
-                self.notes.find(finding)
         for name in image.unknown:
             title, planned = titles.get(name, name), devices.components.get(name, "")
-            finding = RuleFinding(
-                code="image-holds-other",
-                path=fields[name],
-                message=f"the version of {title} in the base image is not known; the plan assumes {planned}",
+            self.notes.refuse(
+                "image-holds-other",
+                fields[name],
+                f"the version of {title} in the base image is not known; the plan assumes {planned}",
                 why=f"{base} can change; the build stops if the image has another minor version",
                 fix=f"name an image with {title} {planned}: `base: …`",
                 # If a profile requests a version, the build must use it.
                 weight="doubt" if name in asked_components(self.question) else "warning",
             )
-            self.notes.find(finding)
 
     def _paths(self, parts: _Parts, image: ImageRow, base: ImageRef) -> dict[str, str]:
         """Return where the tools are in the base image."""
@@ -691,11 +673,9 @@ class _Decision:
         row = packaged(self.knowledge, name, asked) if version else None
         if not (row and row.package) or any(same_minor(held, asked) for held in _versions_of(name, image.paths)):
             return image
-        major, minor, *_ = (*Version(version).parts, 0)
-        package, path = (text.format_map({"major": major, "minor": minor}) for text in (row.package, row.path))
         update = {
-            "packages": tuple(sorted({*image.packages, package})),
-            "paths": {**image.paths, f"{name}-{version}": path},
+            "packages": tuple(sorted({*image.packages, row.with_version(row.package, version)})),
+            "paths": {**image.paths, f"{name}-{version}": row.with_version(row.path, version)},
         }
         return image.model_copy(update=update)
 
@@ -714,8 +694,7 @@ class _Decision:
         if not listed and name in paths and tested and same_minor(tested, version):
             return paths[name]
         if package and (not listed or self.profile.base_image):
-            major, minor, *_ = (*Version(version).parts, 0)
-            return package.path.format_map({"major": major, "minor": minor})
+            return package.with_version(package.path, version)
         self.notes.refuse(
             "image-without-tool",
             "host_compiler",
@@ -768,18 +747,6 @@ class _Decision:
         )
 
     # --- the contract ----------------------------------------
-
-    def _xla(self) -> bool:
-        asked = "xla" in self.profile.model_fields_set
-        # A field with its default value is still the profile's choice.
-        self.notes.choose("xla", str(self.profile.xla).lower(), *_asked_or_default(asked, "TensorFlow's own default"))
-        return self.profile.xla
-
-    def _wheel_name(self, release: Release) -> str:
-        asked = self.profile.wheel.name
-        name = asked or release.wheel.name
-        self.notes.choose("wheel.name", name, *_asked_or_default(bool(asked), "the requirement of `pip install`"))
-        return name
 
     def _optimize(self, release: Release) -> tuple[str, ...]:
         optimize = self.profile.optimize
@@ -897,13 +864,12 @@ class _Decision:
             older if compiler.startswith(f"{folder}/") or folder in environment.values() else held.get("glibc", "")
         )
         if glibc and Version(glibc) > _glibc(asked):
-            self.notes.refuse(
+            self.notes.stop(
                 "platform-too-old",
                 "wheel.platform",
                 f"the code is built against glibc {glibc}, and {asked} promises {_glibc(asked)}",
                 fix=f"write `manylinux_{glibc.replace('.', '_')}`",
             )
-            self.notes.stop_if_refused()
         known = f"built against glibc {glibc}" if glibc else "the glibc that the code is built against is not known"
         self.notes.choose("wheel.platform", asked, "profile", known)
         return f"{asked}_{self.question.machine}"

@@ -10,9 +10,8 @@ rows; no rule contains a version or a vendor.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tfdock.gpu.devices import dotted, judge, sorted_targets, target_number
 from tfdock.knowledge.fits import (
@@ -27,7 +26,7 @@ from tfdock.knowledge.fits import (
     reports,
 )
 from tfdock.knowledge.gpu_rows import Gpu
-from tfdock.knowledge.release_rows import Release, Support
+from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
@@ -84,8 +83,11 @@ class Combination:
     @property
     def toolkit(self) -> Toolkit | None:
         """The toolkit's row, if it is known."""
-        version = self.toolkit_version
-        return self.knowledge.toolkits.get((self.accelerator.toolkit or "", str(Version(version).minor)))
+        return self.knowledge.toolkit(self.accelerator.toolkit or "", self.toolkit_version)
+
+    def with_versions(self, versions: Mapping[str, str]) -> Combination:
+        """Return the combination with these versions of components."""
+        return replace(self, components={**self.components, **versions})
 
     def title(self, component: str) -> str:
         """Return a component's name as people write it."""
@@ -117,17 +119,15 @@ def component_is_accepted(combination: Combination) -> Iterator[RuleFinding]:
     """Check that the release accepts the requested versions, and the versions that follow from these."""
     # Check only this family: components of other families are refused elsewhere as unused.
     for name in combination.accelerator.components:
-        asked, support = combination.asked.get(name), combination.release.components.get(name, Support())
+        asked, support = combination.asked.get(name), combination.release.support(name)
         value = combination.components.get(name, asked or "")
         if asked or value in support.uncertain:
             yield from _acceptance(combination, name, asked or value, value)
 
 
 def _acceptance(combination: Combination, name: str, asked: str, value: str) -> Iterator[RuleFinding]:
-    support = combination.release.components.get(name, Support())
-    title, release = combination.title(name), f"TensorFlow {combination.release.release}"
-    tested = [support.tested] if support.tested else []
-    known = {*support.accepted, *tested}
+    support = combination.release.support(name)
+    title, release, known = combination.title(name), f"TensorFlow {combination.release.release}", support.known
     if value in support.disputed:
         yield RuleFinding(
             code="component-disputed",
@@ -168,7 +168,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
 def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
     """Check that full versions exist, that is, were published."""
     for name in combination.asked:
-        version, support = combination.components.get(name, ""), combination.release.components.get(name, Support())
+        version, support = combination.components.get(name, ""), combination.release.support(name)
         # A closed list has its own finding.
         if not version or support.closed:
             continue
@@ -176,8 +176,9 @@ def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
         if not known or any(Version(patch).matches(Version(version)) for patch in known):
             continue
         # A version above all rows may have been released since. Any other unknown version was never published.
-        published = [Version(patch) for row in _all_rows_of(combination, name) for patch in row.patches]
-        newer = Version(version) > max(published)
+        toolkits = [row.patches for row in combination.knowledge.toolkits.values() if row.toolkit == name]
+        others = [row.patches for row in combination.knowledge.libraries if row.component == name]
+        newer = Version(version) > max(Version(patch) for patches in (*toolkits, *others) for patch in patches)
         yield RuleFinding(
             code="version-unknown",
             path=combination.place(name),
@@ -185,13 +186,6 @@ def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
             why=f"published are {', '.join(known)}",
             weight="doubt" if newer else "error",
         )
-
-
-def _all_rows_of(combination: Combination, name: str) -> Sequence[Toolkit | LibraryRow]:
-    rows: Iterable[Toolkit | LibraryRow] = chain(
-        combination.knowledge.toolkits.values(), combination.knowledge.libraries
-    )
-    return [row for row in rows if name == (row.toolkit if isinstance(row, Toolkit) else row.component)]
 
 
 def _rows_of(combination: Combination, name: str, version: str) -> Sequence[Toolkit | LibraryRow]:
@@ -394,7 +388,7 @@ def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
                 prevented(combination.symptom("compiler-toolkit")),
             ),
         )
-    accepted = combination.release.components.get(name, Support()).accepted
+    accepted = combination.release.support(name).accepted
     hidden = combination.compiler in combination.release.toolkit_hidden_from and any(
         Version(version).matches(Version(combination.toolkit_version)) for version in accepted
     )
@@ -446,6 +440,7 @@ def _library_target(combination: Combination, name: str, version: str, row: Libr
     # The wheel is for the GPUs beside a list, or else for the targets.
     gpus = [(path, gpu.target, f"`{path}` ({gpu.gpu})") for path, gpu in combination.served]
     devices = gpus or [(wanted.path, dotted(wanted.target), wanted.who) for wanted in combination.targets]
+    official = not gpus and all(wanted.official for wanted in combination.targets)
     for path, target, who in devices:
         if not has_code_for(row, combination.accelerator, target):
             below = row.lowest is not None and Version(target) < Version(row.lowest)
@@ -455,19 +450,9 @@ def _library_target(combination: Combination, name: str, version: str, row: Libr
                 path=combination.place(name) if name in combination.asked else path,
                 message=f"{combination.title(name)} {version} has no code for {target}",
                 why=f"{who} wants it; {combination.component_text(name)} has {limit}",
-                weight=_weight_of_library(combination, bool(gpus), below),
+                # The other GPUs of an official list still work. Above its range, the library's own PTX may run.
+                weight="warning" if official else "error" if below else "doubt",
             )
-
-
-def _weight_of_library(combination: Combination, served: bool, below: bool) -> str:
-    """Return the weight of a library without code for a target.
-
-    An official list only gets a warning: the other GPUs of the list still work. A target above the library's range is
-    only a doubt, because the library's own PTX may run there.
-    """
-    if not served and all(wanted.official for wanted in combination.targets):
-        return "warning"
-    return "error" if below else "doubt"
 
 
 # --- GPUs beside a list ---------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile
 from tfdock.resolve.gpu_support import apart, release_named, target_facts
 from tfdock.resolve.profile_changes import Change, accepted, changed
@@ -80,11 +79,8 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices
 
 def _target(knowledge: KnowledgeBase, word: str) -> tuple[Accelerator, str] | None:
     """Return a target as a profile lists it, with its accelerator: `8.6` is `sm_86`."""
-    for row in knowledge.accelerators.values():
-        written = _as_listed(row, word)
-        if row.matches(written):
-            return row, written
-    return None
+    listed = ((row, _as_listed(row, word)) for row in knowledge.accelerators.values())
+    return next(((row, target) for row, target in listed if row.matches(target)), None)
 
 
 def _as_listed(accelerator: Accelerator, target: str) -> str:
@@ -141,13 +137,10 @@ def check_together(knowledge: KnowledgeBase, devices: StarterDevices) -> None:
     if not why:
         return
     names = [name for name, _ in (*named, *listed)]
-    which = f"no single wheel serves {devices.words}" if len(names) > 1 else f"no wheel is known for {names[0]}"
-    each = [f"`tfdock init {name} --gpu {name}`" for name in names if len(names) > 1]
-    fix = (
-        f"make a profile for each: {', '.join(each)}"
-        if each
-        else f"`tfdock advise --gpu {names[0]}` prints the reasons"
-    )
+    which, fix = f"no wheel is known for {names[0]}", f"`tfdock advise --gpu {names[0]}` prints the reasons"
+    if len(names) > 1:
+        each = ", ".join(f"`tfdock init {name} --gpu {name}`" for name in names)
+        which, fix = f"no single wheel serves {devices.words}", f"make a profile for each: {each}"
     raise Incompatible.of("target-not-in-toolkit", which, fix, why="; ".join(why))
 
 
@@ -183,18 +176,14 @@ def _newest(
     """
     knowledge = resolver.knowledge
     # XLA uses no GPU below a floor of the release, which the release itself may still use.
-    compilers = [{}, {"xla": False}] if devices.gpus or devices.targets else [{}]
+    old = "xla" not in profile.model_fields_set and (devices.gpus or devices.targets)
+    choices: list[Change] = [{}, {"xla": False}] if old else [{}]
     drafts: Iterator[Change] = (
-        {
-            "tensorflow": release,
-            **xla,
-            **_listed_versions(knowledge.releases.get(str(Version(release).minor)), versions),
-        }
+        {"tensorflow": release, **xla, **_listed_versions(knowledge.release_of(release), versions)}
         | ({devices.accelerator.target_field: taken_targets(knowledge, devices, release)} if devices.targets else {})
         for release in releases
-        for xla in ([{}] if "xla" in profile.model_fields_set else compilers)
+        for xla in choices
     )
-
     for draft, found in accepted(profile, drafts, resolver.attempt):
         # Known builds may be for another Python than the chosen one, once this is written out.
         written = resolver.attempt(changed(profile, {**draft, "python": found.python}))
@@ -239,7 +228,7 @@ def _lines(
     lines += [f"python: {json.dumps(python)}"] if python else []
     lines.append(device_line(knowledge, devices, release))
     components = dict(versions or {})
-    fields = [name for name in components if name in profiles.Profile.model_fields]
+    fields = [name for name in components if name in Profile.model_fields]
     lines += [f"{name}: {json.dumps(components.pop(name))}" for name in fields]
     if components:
         lines.append(f"components: {json.dumps(components)}")

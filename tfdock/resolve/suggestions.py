@@ -26,10 +26,8 @@ from tfdock.gpu.verdict import runs_target
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.rows import Accelerator
-from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import HostCompiler, Profile
 from tfdock.resolve.profile_changes import (
-    Attempt,
     Change,
     accepted,
     asked_version,
@@ -37,8 +35,10 @@ from tfdock.resolve.profile_changes import (
     changed,
     component_titles,
     describe_change,
+    gpu_targets,
     is_set,
     known_versions,
+    listed_targets,
     mentioned_accelerators,
 )
 from tfdock.resolve.question import UNTESTED
@@ -55,17 +55,18 @@ _LEFT_TO_THE_RELEASE = (
 class Moves:
     """The possible changes of a profile, the smallest first."""
 
-    def __init__(self, profile: Profile, problems: Sequence[Problem], knowledge: KnowledgeBase) -> None:
+    def __init__(self, profile: Profile, problems: Sequence[Problem], resolver: Resolver) -> None:
         self.profile = profile
         self.problems = problems
-        self.knowledge = knowledge
+        self.resolver = resolver
+        self.knowledge = knowledge = resolver.knowledge
         self.codes = {problem.code for problem in problems}
         # For a problem at `gpus[1]`, the field at fault is `gpus`.
         self.at_fault = {(problem.field or "").partition("[")[0] for problem in problems}
         # If the toolkit does not know a GPU, the toolkit's field is at fault too.
         if "target-not-in-toolkit" in self.codes:
             self.at_fault |= {row.toolkit or "" for row in self.families}
-        self.release = knowledge.releases.get(str(Version(profile.source.release).minor))
+        self.release = knowledge.release_of(profile.source.release)
 
     @property
     def wants_devices(self) -> bool:
@@ -139,7 +140,8 @@ class Moves:
         yield self._targets()
         for name, field in self._component_fields():
             yield self._component(name, field)
-        yield self._plain("python", [*self._pythons()[:2], None, *self._pythons()[2:]])
+        pythons = by_distance(self.release.pythons if self.release else (), self.profile.python)
+        yield self._plain("python", [*pythons[:2], None, *pythons[2:]])
         compilers = [*_near(self.profile.compiler, self._compilers()), None, *self._compilers()]
         unset = not self.profile.compiler and self.codes & _FIXED_BY_COMPILERS
         yield ({"compiler": name} for name in self._compilers()) if unset else self._plain("compiler", compilers)
@@ -158,10 +160,7 @@ class Moves:
         yield self._releases()
 
     def _accelerators(self) -> Iterator[Change]:
-        """Yield other accelerators only if the profile's accelerator is at fault:
-
-        users name the GPU that they have.
-        """
+        """Yield other accelerators only if the profile's is at fault: users name the GPU that they have."""
         known = self.knowledge.accelerators
         conflict = "accelerator" in self.at_fault or "accelerator-conflict" in self.codes
         if conflict or self.profile.accelerator not in known:
@@ -203,7 +202,7 @@ class Moves:
             yield name, f"components.{name}"
 
     def _component(self, name: str, field: str) -> Iterator[Change]:
-        support = self.release.components.get(name, Support()) if self.release else Support()
+        support = self.release.support(name) if self.release else Support()
         asked = asked_version(self.profile, name)
         known = known_versions(self.knowledge, self.release, name)
         nearest = by_distance(known, asked or support.tested, support.tested)
@@ -216,14 +215,8 @@ class Moves:
     def _compiles(self, name: str, version: str) -> bool:
         """Return whether a toolkit version supports all targets of the profile."""
         row = self.knowledge.toolkits.get((name, version))
-        gpus = [gpu for listed in self.profile.named_gpus if (gpu := find_gpu(self.knowledge, listed))]
-        wanted = [exact_target(self.knowledge.accelerators[gpu.accelerator], gpu.target) for gpu in gpus]
-        wanted += [target for field in TARGET_FIELDS for target in getattr(self.profile, field) or ()]
+        wanted = gpu_targets(self.profile, self.knowledge) + listed_targets(self.profile)
         return row is None or all(target_number(target) in row.targets for target in wanted)
-
-    def _pythons(self) -> list[str]:
-        pythons = self.release.pythons if self.release else ()
-        return by_distance(pythons, self.profile.python)
 
     def _compilers(self) -> list[str]:
         return list(dict.fromkeys(name for row in self.knowledge.accelerators.values() for name in row.compilers))
@@ -286,29 +279,25 @@ class Moves:
         # The release may accept only one of the two spellings.
         yield from ({"gpus": None, family.target_field: listed} for listed in (targets, *_respelled(targets)))
 
-    def _whole_lists(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield (field, targets): the list of the official wheel, or all targets that the release uses."""
-        for row in self.families if self.release else ():
-            assert self.release is not None
-            official = self.release.official_targets.get(row.accelerator)
-            used = official or self.release.runtime_targets.get(row.accelerator)
-            if used:
-                yield row.target_field, list(used)
-
     def _targets(self) -> Iterator[Change]:
         """Yield lists that the toolkit and the release accept: beside the GPUs, or instead of the present list."""
         fields = [name for name in TARGET_FIELDS if getattr(self.profile, name) is not None]
         listed = {name: list(getattr(self.profile, name)) for name in fields}
         for name, targets in listed.items():
-            yield from self._other_field(name, targets)
+            rows = [row for row in self.knowledge.accelerators.values() if row.target_pattern]
+            # The same list, in the field of its accelerator.
+            yield from ({name: None, row.target_field: targets} for row in rows if row.target_field != name)
             yield from ({name: respelled} for respelled in (self._spelled_right(name, targets), *_respelled(targets)))
             rest = self._sound(name, targets)
             if rest and rest != targets:
                 yield {name: rest}
             # Without a list, the build uses the targets of the GPUs or of the official wheel.
             yield {name: None}
-        if "targets-missing" in self.codes:
-            yield from ({field: full_list} for field, full_list in self._whole_lists())
+        if self.release and "targets-missing" in self.codes:
+            for row in self.families:
+                official = self.release.official_targets.get(row.accelerator)
+                if used := official or self.release.runtime_targets.get(row.accelerator):
+                    yield {row.target_field: list(used)}
         # Code for an older GPU of the same major version runs as well.
         if self._is_set("gpus") and self.codes & {"target-not-in-toolkit", "compiler-cannot-emit"}:
             yield from ({field: [target]} for field, target in self._known_targets())
@@ -321,12 +310,6 @@ class Moves:
             for index, target in enumerate(targets)
         ]
         return list(dict.fromkeys(near))
-
-    def _other_field(self, name: str, targets: Sequence[str]) -> Iterator[Change]:
-        """Yield the same list in the field of its accelerator."""
-        for row in self.knowledge.accelerators.values():
-            if row.target_field != name and row.target_pattern:
-                yield {name: None, row.target_field: list(targets)}
 
     def _is_at_fault(self, name: str, index: int) -> bool:
         return any(problem.field == f"{name}[{index}]" for problem in self.problems)
@@ -360,7 +343,7 @@ class Moves:
         for less in ({}, lists, {**lists, "accelerator": None}):
             yield {**empty, **less, **self._devices_of(self.release)}
             for version in self._versions():
-                release = self.knowledge.releases.get(str(Version(version).minor))
+                release = self.knowledge.release_of(version)
                 yield {self.profile.release_field: version, **empty, **less, **self._devices_of(release)}
 
     def _devices_of(self, release: Release | None) -> Change:
@@ -422,20 +405,19 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
     allowed, knowledge = profile.allow_untested or resolver.allow_untested, resolver.knowledge
     # Tried without `allow_untested`: advice should rest on known facts.
     strict, resolver = profile.model_copy(update={"allow_untested": False}), replace(resolver, allow_untested=False)
-    attempt = resolver.attempt
-    moves = Moves(strict, problems, knowledge)
+    moves = Moves(strict, problems, resolver)
     # Suggest nothing for an unclear GPU: an accepted profile might be for another GPU than the user has.
     unclear = [name for name in profile.named_gpus if not (find_gpu(knowledge, name) or bare_gpu(knowledge, name))]
     if unclear and moves.wants_devices:
         return []
-    tried = _nearest(moves, moves.all(), attempt)
-    tried = _nearest(moves, moves.allowing_the_untested(), attempt, tried, most=MOST + 1)
+    tried = _nearest(moves, moves.all())
+    tried = _nearest(moves, moves.allowing_the_untested(), tried, most=MOST + 1)
     if allowed:
         tried = [({path: move[path] for path in move if path != "allow_untested"}, found) for move, found in tried]
     if not tried:
         # A user who misspelled a GPU has one, so do not suggest a build for the CPU; nor another release without it.
         unknown = {"gpu-unknown", "release-unknown"} & moves.codes
-        return _without_devices(moves, resolver) if moves.wants_devices and not unknown else []
+        return _without_devices(moves) if moves.wants_devices and not unknown else []
     in_play = {path for move, _ in tried for path in move}
 
     def rank(item: Tried) -> tuple[bool, ...]:
@@ -448,20 +430,18 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
         untested, other_vendor = "allow_untested" in move, "accelerator" in move
         return untested, other_vendor, left, resolution.grade.value != "built", bool(resolution.warnings)
 
-    return [_suggestion(moves, move, resolution, in_play, resolver) for move, resolution in sorted(tried, key=rank)]
+    return [_suggestion(moves, move, resolution, in_play) for move, resolution in sorted(tried, key=rank)]
 
 
-def _nearest(
-    moves: Moves, changes: Iterator[Change], attempt: Attempt, known: Sequence[Tried] = (), most: int = MOST
-) -> list[Tried]:
+def _nearest(moves: Moves, changes: Iterator[Change], known: Sequence[Tried] = (), most: int = MOST) -> list[Tried]:
     """Return accepted changes, the nearest of each set of fields, after the known ones."""
-    nearest = list(known)
+    nearest, attempt = list(known), moves.resolver.attempt
     untried = (move for move in islice(changes, _TRIALS) if not _is_superseded(move, nearest))
     for move, resolution in accepted(moves.profile, untried, attempt):
         if not moves.is_served(resolution):
             continue
         # A pair or a release may change more than was needed.
-        least, resolution = _smallest_change(moves, move, resolution, attempt)
+        least, resolution = _smallest_change(moves, move, resolution)
         # The release may accept its own choice, but not the same value as a request.
         if (said := _explicit(least, resolution)) != least and attempt(changed(moves.profile, said)) is None:
             continue
@@ -486,18 +466,18 @@ def _is_superseded(move: Change, nearest: Sequence[Tried]) -> bool:
     return any(set(seen) <= set(move) and set(move) != {"gpus"} for seen, other in nearest if not other.warnings)
 
 
-def _without_devices(moves: Moves, resolver: Resolver) -> list[Suggestion]:
+def _without_devices(moves: Moves) -> list[Suggestion]:
     """Return the last possible fix, as a question: to build for the CPU."""
-    for move, resolution in accepted(moves.profile, moves.without_devices(), resolver.attempt):
-        return [replace(_suggestion(moves, move, resolution, set(), resolver), question="build for the CPU alone")]
+    for move, resolution in accepted(moves.profile, moves.without_devices(), moves.resolver.attempt):
+        return [replace(_suggestion(moves, move, resolution, set()), question="build for the CPU alone")]
     return []
 
 
-def _smallest_change(moves: Moves, move: Change, resolution: Resolution, attempt: Attempt) -> Tried:
+def _smallest_change(moves: Moves, move: Change, resolution: Resolution) -> Tried:
     """Return the move without the changes that it does not need."""
     for path in list(move):
         less = {name: value for name, value in move.items() if name != path}
-        without = attempt(changed(moves.profile, less)) if less else None
+        without = moves.resolver.attempt(changed(moves.profile, less)) if less else None
         # The targets must be the same or the requested ones: otherwise the smaller change would build something else.
         own = path in TARGET_FIELDS and move[path] is None
         if without and moves.is_served(without) and (own or without.targets == resolution.targets):
@@ -508,25 +488,19 @@ def _smallest_change(moves: Moves, move: Change, resolution: Resolution, attempt
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
-def _suggestion(
-    moves: Moves, move: Change, resolution: Resolution, in_play: set[str], resolver: Resolver
-) -> Suggestion:
+def _suggestion(moves: Moves, move: Change, resolution: Resolution, in_play: set[str]) -> Suggestion:
     change = _explicit(move, resolution)
     always = {"tensorflow", "tensorflow.release", "gpus", *moves.components}
-    others = sorted((in_play | always) - set(move), key=_keep_order)
+    # The release comes first.
+    others = sorted((in_play | always) - set(move), key=lambda path: (not path.startswith("tensorflow"), path))
     keep = tuple(dict.fromkeys(_keep_text(moves, path) for path in others if is_set(moves.profile, path)))
-    text = (resolver.describe or describe_change)(change, moves.profile)
+    text = (moves.resolver.describe or describe_change)(change, moves.profile)
     text = f"keep {', '.join(keep)}: {text}" if keep else text
     text += f" (built {resolution.grade.reason.partition(', ')[0]})" if resolution.grade.value == "built" else ""
     text += "".join(f" ({message})" for message in dict.fromkeys(warning.message for warning in resolution.warnings))
     untested = "allow_untested" in change
     question = UNTESTED if untested else ""
     return Suggestion(text=text, change=change, keep=keep, untested=untested, question=question)
-
-
-def _keep_order(path: str) -> tuple[bool, str]:
-    """Return a sort key with the release first."""
-    return not path.startswith("tensorflow"), path
 
 
 def _explicit(move: Change, resolution: Resolution) -> dict[str, object]:

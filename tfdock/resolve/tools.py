@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 
 from tfdock.knowledge.contract import holds
 from tfdock.knowledge.fits import distribution_of, is_plain, lacks_compiler
-from tfdock.knowledge.image_rows import Distribution, ImageRow
-from tfdock.knowledge.release_rows import Config, Release, applies
+from tfdock.knowledge.image_rows import ImageRow
+from tfdock.knowledge.release_rows import Flag, Release, Variable, applies
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import PackagedCompiler
 from tfdock.profile.profile import HostCompiler
@@ -105,46 +106,31 @@ class Bases:
             message = f"{whose} has {finding.path} {parts[finding.path]}, and {finding.message}"
             yield replace(finding, path="base", message=message, fix=self._others())
         if own and self.question.profile.provides is None and not found:
-            yield from self._lacks_toolkit(image, base) or self._lacks(image, base)
+            yield from self._lacks(image, base)
 
     def parts(self, image: ImageRow, base: str) -> dict[str, str]:
         """Return the known versions of a base image's C library and C++ compiler."""
-        own, row = self.question.profile.host_compiler, distribution_of(self.question.knowledge, base)
-        # A compiler named by version was checked before, and a compiler at a path is not checked.
-        named = isinstance(own, HostCompiler) and (own.version or own.path)
-        parts = {name: version for name, version in row[0].holds.items() if name in OF_THE_BASE} if row[0] else {}
-        compiler = "" if named else self._compiler_in(row, image)
-        return parts | ({self.host_compiler: compiler} if compiler else {})
-
-    def _compiler_in(self, held: tuple[Distribution | None, bool], image: ImageRow) -> str:
-        """Return the version of an image's C++ compiler, as its row or its distribution says; empty if not known."""
         host, profile = self.host_compiler, self.question.profile
+        own, (row, exact) = profile.host_compiler, distribution_of(self.question.knowledge, base)
+        holds = row.holds if row else {}
+        parts = {name: version for name, version in holds.items() if name in OF_THE_BASE}
+        # A compiler named by version was checked before, and a compiler at a path is not checked.
+        if isinstance(own, HostCompiler) and (own.version or own.path):
+            return parts
         path = image.paths.get(host)
         same = (key.removeprefix(f"{host}-") for key, other in image.paths.items() if other == path and key != host)
-        row, exact = held
-        provided = (profile.provides or {}).get(host, "")
         by_row = "" if profile.base_image else next(same, "")
-        return provided or by_row or (row.holds.get(host, "") if row and exact else "")
-
-    def _lacks_toolkit(self, image: ImageRow, base: str) -> list[RuleFinding]:
-        """Return the problem of an image that lacks CUDA or ROCm, or its compiler, although the build needs it."""
-        like, exact = distribution_of(self.question.knowledge, base)
-        toolkit = self.devices.accelerator.toolkit
-        if toolkit not in image.paths or toolkit in image.archives:
-            return []
-        title = self.devices.accelerator.titles.get(toolkit or "", toolkit)
-        if lacks_compiler(self.devices.accelerator, base):
-            message = f"`base` {base} has only the libraries of {title}, not its compiler"
-        elif toolkit and like and like.apt and exact and is_plain(base):
-            message = f"`base` {base} is plain {like.distribution} without {title}"
-        else:
-            return []
-        fix = f"name an image with {title} and its compiler, or remove `base`"
-        return [RuleFinding(code="image-without-tool", path="base", message=message, fix=fix)]
+        version = (profile.provides or {}).get(host) or by_row or (holds.get(host, "") if exact else "")
+        return parts | ({host: version} if version else {})
 
     def _lacks(self, image: ImageRow, base: str) -> Iterator[RuleFinding]:
-        """Yield the parts that a custom base image lacks and that are not installed, if its distribution is known."""
-        release, knowledge = self.release.release, self.question.knowledge
+        """Yield what a custom base image lacks and tfdock does not install: the toolkit, its compiler, tools."""
+        finding = partial(RuleFinding, code="image-without-tool", path="base")
+        release, knowledge, accelerator = self.release.release, self.question.knowledge, self.devices.accelerator
+        toolkit = accelerator.toolkit or ""
+        title = accelerator.titles.get(toolkit, toolkit)
+        needed = toolkit in image.paths and toolkit not in image.archives
+        with_compiler = f"name an image with {title} and its compiler, or remove `base`"
         like, exact = distribution_of(knowledge, base)
         # The default `gcc` of the image also has a package for this version.
         own = {f"g++-{like.holds.get('gcc', '').partition('.')[0]}"} if like else set()
@@ -153,22 +139,23 @@ class Bases:
         ]
         of = distribution_of(knowledge, image.image)[0]
         provides = "say what the image has: `base: {image: …, provides: {python: …, gcc: …, bazel: …}}`"
-        if like and not like.apt and (exact or image.packages):
+        if needed and lacks_compiler(accelerator, base):
+            message = f"`base` {base} has only the libraries of {title}, not its compiler"
+            yield finding(message=message, fix=with_compiler)
+        elif needed and like and like.apt and exact and is_plain(base):
+            yield finding(message=f"`base` {base} is plain {like.distribution} without {title}", fix=with_compiler)
+        elif like and not like.apt and (exact or image.packages):
             message = f"`base` {base} is {like.distribution}, but tfdock installs a build's tools with apt"
-            yield RuleFinding(code="image-without-tool", path="base", message=message, fix=provides)
+            yield finding(message=message, fix=provides)
         elif like and exact and not image.packages:
-            yield RuleFinding(
-                code="image-without-tool",
-                path="base",
+            yield finding(
                 message=f"`base` {base} is {'plain ' if is_plain(base) else ''}{like.distribution}: "
                 "Bazel and the release's compilers are not in it",
                 why=f"the known image for TensorFlow {release} is {image.image}, in which tfdock installs nothing",
                 fix=self._others() or "name an image with these tools",
             )
         elif named and like and exact and of and like is not of:
-            yield RuleFinding(
-                code="image-without-tool",
-                path="base",
+            yield finding(
                 message=f"{like.distribution} may lack {' and '.join(named)}, which {of.distribution} has",
                 why=f"these packages are installed for TensorFlow {release}; if one is missing, the image step fails",
                 weight="warning",
@@ -210,7 +197,7 @@ def _compiler_findings(
 ) -> Iterator[RuleFinding]:
     """Yield that a C++ compiler is too new for the toolkit's own compiler, or too old for the release's C++."""
     toolkit = devices.accelerator.toolkit or ""
-    row = question.knowledge.toolkits.get((toolkit, str(Version(devices.components.get(toolkit, "")).minor)))
+    row = question.knowledge.toolkit(toolkit, devices.components.get(toolkit, ""))
     newest, oldest = row.host_compilers_max.get(name) if row else None, release.host_compilers_min.get(name)
     # Only the toolkit's own compiler limits the version of the host compiler.
     drives = devices.compiler and not any(kind == devices.compiler for kind, _ in question.knowledge.compilers)
@@ -244,38 +231,33 @@ def packaged(knowledge: KnowledgeBase, name: str, version: str) -> PackagedCompi
 def bazel_of(question: Question, release: Release) -> str:
     """Return Bazel's version: the profile's version, else the version that the release pins."""
     asked = question.profile.bazel.version or (question.profile.provides or {}).get("bazel")
-    row = f"releases.yaml {release.release}"
     if not asked:
+        row = f"releases.yaml {release.release}"
         question.notes.choose("bazel", release.bazel, row, "the version the release pins")
         return release.bazel
     lowest, highest = release.bazel_min, release.bazel_max
     refuses = f"./configure of TensorFlow {release.release} refuses Bazel {asked}"
     # A documented version is accepted, even if ./configure has other limits.
-    if any(
-        same_minor(asked, tested_version) and Version(tested_version).matches(Version(asked))
-        for tested_version in release.tested_bazel
-    ):
+    if any(same_minor(asked, tested) and Version(tested).matches(Version(asked)) for tested in release.tested_bazel):
         if _outside(asked, lowest, highest):
-            finding = RuleFinding(
-                code="bazel-disputed",
-                path="bazel.version",
-                message=f"{refuses}, although this version is documented as tested",
+            question.notes.refuse(
+                "bazel-disputed",
+                "bazel.version",
+                f"{refuses}, although this version is documented as tested",
                 why=f"the release pins {release.bazel}",
                 weight="warning",
             )
-            question.notes.find(finding)
     elif _outside(asked, lowest, highest):
-        limits = f"at least {lowest}" if lowest else ""
-        limits += (" and " if limits and highest else "") + (f"at most {highest}" if highest else "")
-        finding = RuleFinding(
-            code="bazel-out-of-range",
-            path="bazel.version",
-            message=refuses,
-            why=f"it wants {limits}",
+        limits = [f"at least {lowest}"] if lowest else []
+        limits += [f"at most {highest}"] if highest else []
+        question.notes.refuse(
+            "bazel-out-of-range",
+            "bazel.version",
+            refuses,
+            why=f"it wants {' and '.join(limits)}",
             # Another commit's ./configure may have other limits.
             weight="warning" if question.profile.source.is_own else "error",
         )
-        question.notes.find(finding)
     # Patch releases of the pinned Bazel are taken without a doubt.
     elif Version(asked).minor != Version(release.bazel).minor:
         question.notes.doubt(
@@ -298,14 +280,14 @@ def check_configs(question: Question, release: Release, devices: ChosenDevices, 
     }
     if not question.profile.cloud:
         question.notes.choose("cloud", "false", "profile", "as asked")
-        flags, variables = question.knowledge.flags, question.knowledge.variables
-        spans = [row.releases for row in flags if "cloud" in row.when]
-        spans += [row.releases for row in variables if "cloud" in row.when]
-        if not any(applies(release, span) for span in spans):
+        switches: list[Flag | Variable] = [*question.knowledge.flags, *question.knowledge.variables]
+        if not any("cloud" in row.when and applies(release, row.releases) for row in switches):
             message = f"TensorFlow {release.release} has no switch for cloud file systems"
             question.notes.refuse("config-unknown", "cloud", message, why="the releases before and after it have one")
     for path, name in asked_configs(question):
-        contradicted, useless = _contradicted(question, name, facts), _useless(question, release, name, facts)
+        rows = [row for row in question.knowledge.configs if re.fullmatch(row.configs, name)]
+        useless = next((row for row in rows if applies(release, row.releases) and holds(row.when, facts)), None)
+        contradicted = _contradicted(question, name, facts)
         # A release whose row lists no configurations may have any.
         if release.configs and name not in release.configs:
             question.notes.refuse(
@@ -343,11 +325,6 @@ def asked_configs(question: Question) -> Iterator[tuple[str, str]]:
             yield f"bazel.flags[{index}]", flag.partition("=")[2]
 
 
-def _useless(question: Question, release: Release, config: str, facts: Mapping[str, str]) -> Config | None:
-    rows = (row for row in question.knowledge.configs if re.fullmatch(row.configs, config))
-    return next((row for row in rows if applies(release, row.releases) and holds(row.when, facts)), None)
-
-
 def _contradicted(question: Question, config: str, facts: Mapping[str, str]) -> str:
     """Return the first fact that rules this configuration out in the contract; else "".
 
@@ -361,13 +338,10 @@ def _contradicted(question: Question, config: str, facts: Mapping[str, str]) -> 
     whens = [row.when for row in question.knowledge.flags if row.flag == f"--config={config}"]
     whens = whens or [{"accelerator": owner} for owner in owners]
 
-    def agrees(when: Mapping[str, str | tuple[str, ...]], name: str) -> bool:
-        wanted = when.get(name, facts[name])
-        return facts[name] in ((wanted,) if isinstance(wanted, str) else wanted)
+    def agree(*names: str) -> bool:
+        return any(holds({name: when[name] for name in names if name in when}, facts) for when in whens)
 
-    if any(all(agrees(when, name) for name in facts) for when in whens):
-        return ""
-    return next((name for name in facts if whens and not any(agrees(when, name) for when in whens)), "")
+    return next((name for name in facts if not agree(name)), "") if whens and not agree(*facts) else ""
 
 
 def check_flags(question: Question, release: Release) -> None:
@@ -398,11 +372,7 @@ def check_native(question: Question) -> None:
     lists = [("bazel.copts", bazel.copts), ("bazel.flags", bazel.flags)]
     lists += [(f"debug.per_file[{index}].copts", rule.copts) for index, rule in enumerate(rules)]
     # `-march=native` may also stand among the options for single files.
-    options = [
-        (f"{name}[{index}]", option)
-        for name, options_of_field in lists
-        for index, option in enumerate(options_of_field)
-    ]
+    options = [(f"{name}[{index}]", option) for name, listed in lists for index, option in enumerate(listed)]
     for path, option in options:
         if not native and NATIVE.search(option):
             question.notes.refuse(
