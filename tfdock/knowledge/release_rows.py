@@ -25,6 +25,7 @@ from tfdock.knowledge.rows import (
     template_with,
     text_like,
 )
+from tfdock.types import Version
 
 ADDRESS = re.compile(r"https?://[!-~]+\Z")
 #: HTTPS. For this machine, HTTP is enough.
@@ -124,6 +125,8 @@ class Release(Row):
     official_project: dict[str, str] = Field(default_factory=dict)
     #: Patch release to the wheel's version to install instead, because pip cannot install the extra of its own wheel.
     official_version: dict[str, str] = Field(default_factory=dict)
+    #: Python to the last patch release with a wheel for it, if this is not the newest; empty if there is none.
+    official_last: dict[str, str] = Field(default_factory=dict)
     #: The GPU targets that ./configure uses if none are given.
     default_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     floor: dict[str, Dotted] = Field(default_factory=dict)  #: The oldest GPU that the release uses.
@@ -144,6 +147,11 @@ class Release(Row):
     def support(self, component: str) -> Support:
         """Return the versions of a component that the release accepts; without versions if none are known."""
         return self.components.get(component, Support())
+
+    def official_patch(self, version: str, python: str) -> str:
+        """Return the last patch release up to `version` with an official wheel for a Python; empty without one."""
+        last = self.official_last.get(python, version) if python in self.pythons else ""
+        return min(last, version, key=Version) if last else ""
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
         """Return the field and the mistake if the row has targets that a profile could not name."""

@@ -330,7 +330,8 @@ def _advise_without_gpu(wanted: _Wanted, tensorflow: str | None, machine: str) -
     """
     knowledge, python, device = wanted.knowledge, wanted.python, wanted.device
     rows = knowledge.releases.values()
-    taking = {row.release: row for row in rows if row.pythons and python in (None, *row.pythons)}
+    able = (row for row in rows if row.pythons and (python is None or row.official_patch(row.newest, python)))
+    taking = {row.release: row for row in able}
     newest = max(taking, key=Version, default=max(knowledge.releases, key=Version))
     release, version = release_named(knowledge, tensorflow or newest)
     near = next((row for row in _by_nearness(knowledge, release) if row.release in taking), None)
@@ -507,13 +508,18 @@ class _Wanted:
     # --- the official wheel ---------------------------------------------------------------------------------------
 
     def official_wheel(self, release: Release, version: str, gpus: Sequence[Compatibility]) -> AdvisedWheel:
-        """Return a release's official wheel for these GPUs; of several accelerators, for the first."""
+        """Return a release's official wheel for these GPUs; of several accelerators, for the first.
+
+        It is an earlier patch release than `version` if only that one has a wheel for the Python.
+        """
         accelerator = self.accelerator
+        version = release.official_patch(version, self.python or "") or version
+        pythons = tuple(minor for minor in release.pythons if release.official_patch(version, minor) == version)
         project = release.official_project.get(accelerator.accelerator, OFFICIAL_PROJECT)
         rows = tuple(companions(self.knowledge, release, accelerator))
         extra = next((row.extra for row in rows if row.extra), None)
         # The extra installs libraries, which may exist for fewer Pythons than the wheel.
-        able = [minor for minor in release.pythons if all(not row.pythons or minor in row.pythons for row in rows)]
+        able = [minor for minor in pythons if all(not row.pythons or minor in row.pythons for row in rows)]
         if self.python is not None and self.python not in able:
             extra = None  # the libraries cannot be installed with that Python; the wheel itself can
         tested = ((name, release.support(name).tested) for name in accelerator.components)
@@ -525,10 +531,10 @@ class _Wanted:
             project=project,
             release=release.release,
             version=version,
-            pythons=release.pythons,
+            pythons=pythons,
             targets=targets,
             requirement=f"{project}{f'[{extra}]' if extra else ''}=={release.official_version.get(version, version)}",
-            installs=tuple(able) if extra else release.pythons,
+            installs=tuple(able) if extra else pythons,
             system="" if self.gpus and not targets else self.system(release, version),
             needs=() if extra else needs,
             pins=tuple(dict.fromkeys(pin for gpu in gpus if extra for pin in gpu.pins)) + self._limits(release),
@@ -555,7 +561,7 @@ class _Wanted:
 
     def native_of(self, release: Release) -> AdvisedWheel | None:
         """Return the official wheel of a release if it runs on all GPUs without JIT, else None."""
-        if self.mixed or (self.python is not None and self.python not in release.pythons):
+        if self.mixed or (self.python is not None and not release.official_patch(release.newest, self.python)):
             return None
         compatibilities = [self.on_official(release, gpu) for gpu in self.gpus]
         # JIT takes half an hour at the first start: a wheel that needs it is no replacement for a build.

@@ -695,6 +695,9 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
         ("cuda 12.4", "`cuda 12.4` is for a GPU, and no GPU is named", "`tfdock advise GPU cuda 12.4`"),
         ("jetpack 4.6", "is for a GPU, and no GPU is named", "name the GPU"),
         ("rx580 rocm 2.10", "AMD's wheel for ROCm 2.10 has TensorFlow 1.15.0", "tensorflow-rocm==1.15.0"),
+        ("gtx1080 tensorflow 1.15 python 2.7", "wheel of TensorFlow 1.15.0 runs", "tensorflow-gpu==1.15.0"),
+        ("cpu python 3.5", "the official wheel of TensorFlow 2.3.1 runs", "tensorflow==2.3.1"),
+        ("gtx1080 tensorflow 1.15", "the official wheel of TensorFlow 1.15.5 runs", "(Python 3.6 to 3.7; CUDA 10.0"),
         ("alpine 3.19", "tfdock builds no wheel for `alpine 3.19`", "`python:3.12-slim`"),
     ],
 )  # fmt: skip
