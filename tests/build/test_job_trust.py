@@ -49,7 +49,7 @@ def rendered(service: Service, name: str = "full") -> list[Any]:
         path="matrix.yaml",
         command="tfdock ci render",
         cells=2,
-        templates=loader.pipeline_templates(),
+        templates=loader.templates("ci/templates"),
         actions=loader.knowledge().ci_actions,
     )
     return [yaml.safe_load(text) for text in files.values()]

@@ -78,7 +78,7 @@ def render(services: Iterable[Service], file: Path, folder: Path, settings: Sett
     matrix, path = written.matrix, _path_in_repository(file, folder)
     folders = _knowledge(written)
     preparer = Preparer(replace(settings, knowledge=folders), local_machine())
-    knowledge, templates = preparer.knowledge, loader.pipeline_templates()
+    knowledge, templates = preparer.knowledge, loader.templates("ci/templates")
     planned = planned_matrix.cells(file, preparer)
     # The largest possible number of jobs: the missing wheels are known only when the pipeline runs.
     cells = sum(1 for cell in planned.cells if cell.status != "excluded")

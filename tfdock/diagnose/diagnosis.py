@@ -14,7 +14,7 @@ from typing import Any
 
 from tfdock.bazel.output import compiler_errors
 from tfdock.diagnose import skew
-from tfdock.diagnose.log_search import LogSightings, Sighting, SuspectLine
+from tfdock.diagnose.log_search import GoodEnd, LogSightings, Sighting, SuspectLine
 from tfdock.diagnose.skew import ObservedParts, Skew
 from tfdock.errors import Suggestion, clean
 from tfdock.knowledge.failure_rows import ErrorKind, Failure, LogPart, Relation, compiled
@@ -49,15 +49,6 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoodEnd:
-    """The line of a log that reports success."""
-
-    id: str  #: The knowledge row that matches the line.
-    line: int  #: The number of the line, from 1.
-    cause: str  #: What the line says, in a sentence.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """What went wrong, the most probable cause first. `warnings` are harmless; `lines` counts the lines of the log.
 
@@ -86,7 +77,7 @@ class Diagnosis:
 
 def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis:
     """Return the causes that a log shows, in order, as text."""
-    rows, end = knowledge.failures, seen.success
+    rows = knowledge.failures
     # Do this before failures are chosen: a grave warning becomes a failure.
     sightings = _with_grave_failures(seen, rows, profile_fixes.accelerator(context) if context else "")
     failed = [
@@ -122,7 +113,7 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
         suspects=seen.suspects,
         first=_first(seen, here, knowledge.error_kinds) if not findings else "",
         others=_others(seen, findings),
-        success=GoodEnd(id=end.rule, line=end.line, cause=rows[end.rule].cause) if end and not findings else None,
+        success=None if findings else seen.success,
     )
 
 
@@ -167,8 +158,7 @@ def _first(seen: LogSightings, here: ObservedParts, kinds: Sequence[ErrorKind]) 
 
 
 def _skew_finding(one: Skew, knowledge: KnowledgeBase, context: Context | None) -> Finding:
-    wanted = {"wanted": here} if (here := one.wanted) else {}
-    changes = profile_fixes.changes(one.part, {"wanted": "", **wanted}, context) if context else ()
+    changes = profile_fixes.changes(one.part, {"wanted": one.wanted}, context) if context else ()
     table, row = ("came_and_went", one.name) if one.name else ("log_parts", one.part)
     return Finding(
         id=one.id,
@@ -215,12 +205,7 @@ def _with_grave_failures(seen: LogSightings, rows: Mapping[str, Failure], accele
         rule = grave.row if grave and (grave.row in failed or grave.accelerator == there) else sighting.rule
         kind = rule, sighting.values.get(rows[rule].each, "")
         first = by_rule.get(kind)
-        by_rule[kind] = replace(first or sighting, rule=rule)
-        if first:
-            count, survivable = first.count + sighting.count, first.survivable and sighting.survivable
-            # For equal names, use the first sighting's values: the output shows its line.
-            values = {**sighting.values, **first.values}
-            by_rule[kind] = replace(first, count=count, survivable=survivable, values=values)
+        by_rule[kind] = first.joined(sighting) if first else replace(sighting, rule=rule)
     return tuple(by_rule.values())
 
 
@@ -305,17 +290,14 @@ def _mismatch(relation: Relation, name: str, text: str, subject: str, context: C
         if not targets or not number or number in map(profile_fixes.number, targets):
             return ""
         return f"your profile asks {', '.join(targets)}, but the log is about {text}: it is listed elsewhere"
-    title, requested = (
-        profile_fixes.title(subject, context.knowledge),
-        Version(profile_fixes.version(subject, context)),
-    )
+    title = profile_fixes.title(subject, context.knowledge)
+    requested = Version(profile_fixes.version(subject, context))
     logged, row = Version(text), context.knowledge.toolkits.get((subject, str(requested.minor)))
     if relation == "is":
         # One version may be less exact than the other: 12 and 12.5 do not contradict each other.
         if requested.parts and logged.parts and not (requested.matches(logged) or logged.matches(requested)):
-            return (
-                f"your profile asks {title} {requested}, but the log is about {title} {logged}: it was set elsewhere"
-            )
+            asked = f"your profile asks {title} {requested}"
+            return f"{asked}, but the log is about {title} {logged}: it was set elsewhere"
     elif relation == "unknown_to":
         if row and profile_fixes.number(text) in row.targets:
             what = f"{title} {requested} of your profile knows {text}"

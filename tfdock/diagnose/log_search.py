@@ -58,6 +58,11 @@ class Sighting:
     survivable: bool
     count: int = 1
 
+    def joined(self, later: Sighting) -> Sighting:
+        """Return both sightings as one. For equal names, use the first one's values: the output shows its line."""
+        count, survivable = self.count + later.count, self.survivable and later.survivable
+        return replace(self, count=count, survivable=survivable, values={**later.values, **self.values})
+
 
 @dataclass(frozen=True, slots=True)
 class SuspectLine:
@@ -69,12 +74,13 @@ class SuspectLine:
     names: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Success:
-    """The rule that matched a success, and the line of the match."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodEnd:
+    """The line of a log that reports success."""
 
-    rule: str
-    line: int
+    id: str  #: The knowledge row that matches the line.
+    line: int  #: The number of the line, from 1.
+    cause: str  #: What the line says, in a sentence.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,17 +88,15 @@ class LogSightings:
     """The findings in a log: failures and noise in the order of their lines, and lines that look like errors.
 
     `named`: errors with a name that some version of a part added or removed. `versions`: the version of each part in
-    the log; empty if the log shows no version of the part. `resolved`: failures that a later success made harmless.
-    `success`: the success at the end of the log, if there is one.
+    the log; empty if the log shows no version of the part. `success`: the success at the end of the log, if any.
     """
 
     lines: int
     sightings: tuple[Sighting, ...]
-    resolved: tuple[Sighting, ...] = ()
-    suspects: tuple[SuspectLine, ...] = ()
-    named: tuple[SuspectLine, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
-    success: Success | None = None
+    suspects: tuple[SuspectLine, ...]
+    named: tuple[SuspectLine, ...]
+    versions: Mapping[str, str]
+    success: GoodEnd | None
 
 
 @dataclass
@@ -107,7 +111,7 @@ class _Epoch:
     suspects: list[SuspectLine] = field(default_factory=list)
     named: dict[tuple[int, ...], SuspectLine] = field(default_factory=dict)
     last: deque[SuspectLine] = field(default_factory=lambda: deque(maxlen=_SUSPECTS))
-    success: Success | None = None
+    success: GoodEnd | None = None
 
 
 # A few searchers are kept: folders with additional rows change the texts.
@@ -129,25 +133,22 @@ class Diagnostician:
     """Searches one log, block by block, for all rules, for versions of parts, and for added and removed names."""
 
     def __init__(self, knowledge: KnowledgeBase) -> None:
-        rules, names = knowledge.failures.values(), knowledge.came_and_went
+        self._rules, self._names = knowledge.failures, knowledge.came_and_went
         # The suspicious texts come first: a number below their count means a suspicious text.
         uses: dict[str, list[tuple[Failure, int]]] = {literal: [] for literal in _SUSPICIOUS}
-        for rule in rules:
+        for rule in self._rules.values():
             for place, pattern in enumerate((*rule.patterns, *rule.facts)):
                 uses.setdefault(pattern.has, []).append((rule, place))
         self._uses = list(uses.values())
         parts = knowledge.log_parts.values()
         self._shows = [(part, place, pattern.has) for part in parts for place, pattern in enumerate(part.shows)]
         self._show_search = _texts_search(tuple(has for _, _, has in self._shows))
-        self._names = names
-        self._name_search = _texts_search(tuple(name.name for name in names))
+        self._name_search = _texts_search(tuple(name.name for name in self._names))
         self._versions: dict[str, tuple[int, str]] = {}
         self._told = 0
-        self._rules = knowledge.failures
         self._search = _search_for(tuple(uses))
         self._log = Log()
         self._now = _Epoch()
-        self._resolved: dict[str, Sighting] = {}
         self._values: dict[str, dict[str, str]] = {}
         self._looks = 0
         self._lines: dict[str, int] = {}  # The line of each rule's last match.
@@ -163,24 +164,20 @@ class Diagnostician:
             self._look(block)
         now = self._now
         last = [suspect for suspect in now.last if suspect not in now.suspects]
+        # With the facts of their rules.
+        sightings = (
+            replace(sighting, values={**self._values.get(sighting.rule, {}), **sighting.values})
+            for sighting in now.sightings.values()
+        )
         return LogSightings(
             lines=self._log.lines,
-            sightings=self._in_order(now.sightings),
-            resolved=self._in_order(self._resolved),
+            sightings=tuple(sorted(sightings, key=lambda sighting: sighting.line)),
             suspects=(*now.suspects, *last),
             named=tuple(now.named.values()),
             versions={part: version for part, (_, version) in self._versions.items()},
             # An error after the success cancels it.
             success=None if now.suspects else now.success,
         )
-
-    def _in_order(self, sightings: Mapping[str, Sighting]) -> tuple[Sighting, ...]:
-        """Return sightings in the order of their lines, with the facts of their rules."""
-        complete = (
-            replace(sighting, values={**self._values.get(sighting.rule, {}), **sighting.values})
-            for sighting in sightings.values()
-        )
-        return tuple(sorted(complete, key=lambda sighting: sighting.line))
 
     def _look(self, block: Block) -> None:
         # The configuration is at the beginning of a log; a sample of the rest is enough.
@@ -201,8 +198,7 @@ class Diagnostician:
                 self._suspect(line, text, block.shown(place)[1:])
             for rule, pattern in self._uses[literal]:
                 values = self._read(rule, pattern, text)
-                patterns = (*rule.patterns, *rule.facts)
-                if values is not None and (patterns[pattern].in_tracebacks or not block.is_source(begin)):
+                if values is not None and (rule.patterns[pattern].in_tracebacks or not block.is_source(begin)):
                     line, counted = line + block.data.count(b"\n", counted, place), place
                     self._record_match(rule, pattern, line, block.shown(place), values)
 
@@ -268,18 +264,11 @@ class Diagnostician:
             self._now.spoilt = rule.spoils
             return
         kind = self._kind(rule, values)
-        known = self._now.sightings.get(kind)
-        survivable = rule.patterns[place].survivable
-        again, self._lines[rule.id] = self._lines.get(rule.id) == line, line  # A line counts once.
-        if known is None:
-            self._now.sightings[kind] = Sighting(rule.id, line, excerpt, values, survivable)
-        else:
-            self._now.sightings[kind] = replace(
-                known,
-                count=known.count + (not again),
-                survivable=known.survivable and survivable,
-                values={**values, **known.values},
-            )
+        sighting = Sighting(rule.id, line, excerpt, values, rule.patterns[place].survivable)
+        if known := self._now.sightings.get(kind):
+            again = self._lines[rule.id] == line  # A line counts once.
+            sighting = known.joined(replace(sighting, count=0) if again else sighting)
+        self._now.sightings[kind], self._lines[rule.id] = sighting, line
 
     def _kind(self, rule: Failure, values: Mapping[str, str]) -> str:
         """Return the key of a sighting: some rules report each of the first few values as a separate sighting."""
@@ -295,12 +284,10 @@ class Diagnostician:
         kept, well = {}, set(passing.passes).difference(self._now.spoilt)
         for name, sighting in self._now.sightings.items():
             rule = self._rules[sighting.rule]
-            over = sighting.survivable or rule.stage in well
-            if rule.is_failure and over:
-                self._resolved[name] = sighting
-            else:
+            if not (rule.is_failure and (sighting.survivable or rule.stage in well)):
                 kept[name] = sighting
-        self._now = _Epoch(sightings=kept, success=Success(passing.id, line) if passing.ends_well else None)
+        end = GoodEnd(id=passing.id, line=line, cause=passing.cause) if passing.ends_well else None
+        self._now = _Epoch(sightings=kept, success=end)
 
     def _suspect(self, line: int, text: str, below: tuple[str, ...]) -> None:
         if not (output.is_error(text) or _OF_A_SCRIPT.search(text)):
@@ -320,9 +307,8 @@ class Diagnostician:
         error = comparable(text)
         whole = "\n".join((error, *map(comparable, below)))
         found = []
-        for place in sorted(
-            {match[0] for match in self._name_search.find_matches_as_indexes(whole, overlapping=True)}
-        ):
+        places = {match[0] for match in self._name_search.find_matches_as_indexes(whole, overlapping=True)}
+        for place in sorted(places):
             name = self._names[place]
             here = name.stands_in(error) or (name.beside and name.beside in error and name.stands_in(whole))
             if here and name.beside in whole:

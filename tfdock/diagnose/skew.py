@@ -103,9 +103,8 @@ class ObservedParts:
         found += [support.tested, *support.accepted] if support else ()
         if known:
             found.append(row.built_with.get(known.title))
-            found += [
-                version for span, versions in known.made_with.items() if applies(row, span) for version in versions
-            ]
+            for span, versions in known.made_with.items():
+                found += versions if applies(row, span) else ()
         return sorted({version for version in found if version}, key=Version)
 
     def tested(self, part: str) -> str:

@@ -8,7 +8,7 @@ from typing import NotRequired
 from typing_extensions import TypedDict
 
 from tfdock.ci.pipeline import Service
-from tfdock.diagnose.diagnosis import GoodEnd
+from tfdock.diagnose.log_search import GoodEnd
 from tfdock.documents.document_parts import LoggedFindingJson
 from tfdock.errors import Problem
 

@@ -6,16 +6,15 @@ own kernels. Bundled libraries get their own verdict. `coverage` asks for all kn
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
+from functools import partial
 
 from tfdock.gpu.devices import example_gpu, title
 from tfdock.gpu.gpu_facts import GpuFacts
 from tfdock.gpu.limits import Limits, judge
 from tfdock.gpu.opened_libraries import is_own
-from tfdock.gpu.verdict import CodePart, CombinedVerdict, Runs, combine, parts_of
+from tfdock.gpu.verdict import CombinedVerdict, Runs, Verdict, combine, parts_of
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.gpu_rows import Architecture, Gpu
 from tfdock.knowledge.rows import Accelerator
@@ -34,17 +33,14 @@ WORDS: Mapping[Runs, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compatibility:
-    """How a GPU runs a wheel. `by` is the image that is used (`sm_80`, `compute_90`, `gfx90a`), or empty.
+class Compatibility(Verdict):
+    """How a GPU runs a wheel.
 
     `limits` are sentences about things that work less well. `driver` says which drivers run the wheel. `pins` are pip
     requirements that remove some of the limits.
     """
 
     gpu: Gpu
-    runs: Runs
-    by: str
-    reason: str
     limits: tuple[str, ...] = ()
     driver: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
@@ -57,11 +53,6 @@ class Compatibility:
     def all_limits(self) -> tuple[str, ...]:
         """The limits, then the sentences about drivers: every GPU needs a driver."""
         return (*self.limits, *self.driver)
-
-    @property
-    def starts_at_once(self) -> bool:
-        """Whether nothing is compiled at the first start."""
-        return self.runs in ("native", "native-same-major")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +81,7 @@ def serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None
         choice: _serve(knowledge, gpu, replace(facts, own=own), host)
         for choice, own in (choices or facts.choices).items()
     }
-    order = get_args(Runs)
-    best = min(answers.values(), key=lambda answer: order.index(answer.runs))
+    best = min(answers.values(), key=lambda answer: answer.level)
     able = [choice for choice, answer in answers.items() if answer.runs == best.runs]
     loaded = f"it loads only one of its libraries, for {', '.join(answers)}"
     if best.runs == "no":
@@ -147,12 +137,8 @@ def _judge_library(knowledge: KnowledgeBase, gpu: Gpu, library: Library) -> Libr
 
 
 def _combined_verdict(knowledge: KnowledgeBase, gpu: Gpu, libraries: Iterable[Library]) -> CombinedVerdict | None:
-    accelerator = knowledge.accelerators[gpu.accelerator]
-
-    def parts(library: Library) -> Iterable[CodePart]:
-        return parts_of(library, lambda held: judge(knowledge, accelerator, gpu.target, held))
-
-    return combine(part for library in libraries for part in parts(library))
+    verdict_on = partial(judge, knowledge, knowledge.accelerators[gpu.accelerator], gpu.target)
+    return combine(part for library in libraries for part in parts_of(library, verdict_on))
 
 
 def _reason(combined: CombinedVerdict) -> str:
@@ -189,17 +175,14 @@ def _no_kernels(knowledge: KnowledgeBase, libraries: Iterable[Library]) -> str:
         return "it has no GPU code"
     if not any(library.loadable.images for library in with_code):
         return "its GPU code is relocatable: it is input for the device linker, and no driver can load it"
-    images = {image.target for library in with_code for image in library.loadable.images if image.kind != "unknown"}
-    families = [row for row in knowledge.accelerators.values() if any(row.matches(_bare(image)) for image in images)]
+    known = (image for library in with_code for image in library.loadable.images if image.kind != "unknown")
+    images = {image.target.partition(":")[0] for image in known}
+    families = [row for row in knowledge.accelerators.values() if any(row.matches(image) for image in images)]
     # A library with only stubs has targets but no kernels.
     real = any(not image.stub for library in with_code for image in library.loadable.containers)
     if families and real:
         return f"its GPU code is for {' and '.join(_title(row) for row in families)}"
     return "its GPU code has no kernels" if images else "its GPU code has an unknown format"
-
-
-def _bare(target: str) -> str:
-    return target.partition(":")[0]
 
 
 # --- every target ---------------------------------------------------------------------------------------------------
@@ -221,11 +204,8 @@ class Coverage:
 
 def coverage(knowledge: KnowledgeBase, facts: GpuFacts) -> tuple[Coverage, ...]:
     """Judge each target of each accelerator whose GPUs can run the wheel at all; empty if no GPU can."""
-    rows = [
-        _coverage_of_target(knowledge, facts, row, target)
-        for row in knowledge.architectures
-        for target in row.targets
-    ]
+    pairs = ((row, target) for row in knowledge.architectures for target in row.targets)
+    rows = [_coverage_of_target(knowledge, facts, row, target) for row, target in pairs]
     # A wheel for CUDA has no code for AMD's GPUs. A row for each AMD target would hide the useful rows.
     served = {row_coverage.accelerator for row_coverage in rows if row_coverage.runs != "no"}
     return tuple(row_coverage for row_coverage in rows if row_coverage.accelerator in served)
@@ -251,18 +231,9 @@ def _coverage_of_target(knowledge: KnowledgeBase, facts: GpuFacts, row: Architec
 
 def coverage_rows(rows: Sequence[Coverage]) -> list[tuple[str, str, str]]:
     """Return a short table. Each row has a generation, its targets with the same verdict, and this verdict."""
-    return [
-        (architecture, ", ".join(row.target for row in alike), words)
-        for architecture, members in itertools.groupby(rows, key=lambda row: row.architecture)
-        for words, alike in _group_by_words(members)
-    ]
-
-
-def _group_by_words(members: Iterable[Coverage]) -> Iterator[tuple[str, list[Coverage]]]:
-    """Group targets by the text of their verdict, in the order of first use."""
-    groups: dict[str, list[Coverage]] = {}
-    for row in members:
+    targets: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
         count = len(row.limits)
         limits = f", {count} limit{'s' if count > 1 else ''}" if count else ""
-        groups.setdefault(f"{WORDS[row.runs]}{limits}", []).append(row)
-    yield from groups.items()
+        targets.setdefault((row.architecture, f"{WORDS[row.runs]}{limits}"), []).append(row.target)
+    return [(architecture, ", ".join(alike), words) for (architecture, words), alike in targets.items()]

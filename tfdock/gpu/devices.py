@@ -6,10 +6,11 @@ import difflib
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfdock.errors import Problem
 from tfdock.gpu import verdict
+from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.gpu_rows import Architecture, Gpu, OtherDevice
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
@@ -120,7 +121,7 @@ def _local_word(knowledge: KnowledgeBase, gpu: LocalGpu) -> str:
     if named:
         return named
     # A GPU that is newer than the rows can still be built for by its target.
-    return str(Capability.of_gpu(gpu.target)) if knowledge.accelerators[gpu.accelerator].capabilities else gpu.target
+    return exact_target(knowledge.accelerators[gpu.accelerator], gpu.target)
 
 
 def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
@@ -325,9 +326,8 @@ def is_target(knowledge: KnowledgeBase, word: str) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _all_targets(knowledge: KnowledgeBase) -> set[str]:
-    return {gpu.target for gpu in knowledge.gpus.values()} | {
-        target for row in knowledge.architectures for target in row.targets
-    }
+    known = {gpu.target for gpu in knowledge.gpus.values()}
+    return known.union(*(row.targets for row in knowledge.architectures))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -339,7 +339,7 @@ def bare_gpu(knowledge: KnowledgeBase, word: str) -> Gpu | None:
     own = [gpu for gpu in knowledge.gpus.values() if gpu.target == target]
     families = [row for row in knowledge.architectures if target in row.targets]
     accelerator = own[0].accelerator if own else families[0].accelerator
-    written = str(Capability.of_gpu(target)) if knowledge.accelerators[accelerator].capabilities else target
+    written = exact_target(knowledge.accelerators[accelerator], target)
     # If all GPUs with this target are sold with one kind of CPU, assume the same here.
     machines = {gpu.machine for gpu in own}
     machine = next(iter(machines)) if len(machines) == 1 else None
@@ -357,14 +357,8 @@ def sorted_targets(targets: Iterable[str]) -> tuple[str, ...]:
     except ValueError:
         # gfx targets by length first: gfx90a is older than gfx1030.
         return tuple(sorted(unique, key=lambda target: (len(target), target)))
-    with_ptx = {
-        (capability.major, capability.minor, capability.suffix) for capability in capabilities if capability.ptx
-    }
-    return tuple(
-        str(capability)
-        for capability in sorted(capabilities)
-        if capability.ptx or (capability.major, capability.minor, capability.suffix) not in with_ptx
-    )
+    needed = (each for each in sorted(capabilities) if each.ptx or replace(each, ptx=True) not in capabilities)
+    return tuple(map(str, needed))
 
 
 def target_number(target: str) -> str:

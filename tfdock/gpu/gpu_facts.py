@@ -94,9 +94,14 @@ def brought_by(knowledge: KnowledgeBase, inspection: Inspection) -> dict[str, st
 
 def facts_of_release(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> GpuFacts:
     """Return the facts of the official wheel of a release."""
-    rows = tuple(companions(knowledge, release, accelerator))
+    rows = companions(knowledge, release, accelerator)
     targets = release.official_targets.get(accelerator.accelerator, ())
-    brought = [(row.component, _required_package(row)) for row in rows if row.version]
+    brought: dict[str, RequiredPackage] = {}
+    for row in rows:
+        if row.version:
+            package, exact = row.package or "", row.before is None
+            required = RequiredPackage(package=package, oldest=row.version, before=row.before, exact=exact)
+            brought.setdefault(row.component, required)
     return GpuFacts(
         accelerator=accelerator if targets else None,
         release=release,
@@ -104,8 +109,7 @@ def facts_of_release(knowledge: KnowledgeBase, release: Release, accelerator: Ac
         machine=OFFICIAL_MACHINE,
         own=(_official_library(knowledge, release, accelerator, rows, targets),) if targets else (),
         listed=targets,
-        # Reversed, because the later entry of a dict wins: the first row of a component must win.
-        brought=dict(reversed(brought)),
+        brought=brought,
         built={name: support.tested for name, support in release.components.items() if support.tested},
         companions=rows,
         unsearched=tuple(row.unsearched for row in rows if row.unsearched),
@@ -134,17 +138,9 @@ def facts_of_installed(
     return replace(facts, accelerator=accelerator, own=(replace(library, embedded=None),), listed=listed)
 
 
-def companions(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> Iterator[Companion]:
-    """Yield the rows of the libraries that come with a release's official wheel."""
-    for row in knowledge.companions:
-        if row.accelerator == accelerator.accelerator and applies(release, row.releases) and not row.wheels:
-            yield row
-
-
-def _required_package(row: Companion) -> RequiredPackage:
-    return RequiredPackage(
-        package=row.package or "", oldest=row.version or "", before=row.before, exact=row.before is None
-    )
+def companions(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> tuple[Companion, ...]:
+    """Return the rows of the libraries that come with a release's official wheel."""
+    return tuple(row for row in knowledge.companions if _is_of(row, release, accelerator) and not row.wheels)
 
 
 #: Stands for all libraries of an official wheel.
@@ -181,12 +177,11 @@ def generated(knowledge: KnowledgeBase, release: Release, accelerator: Accelerat
         return None
     sass = tuple(target for target in row.targets if not Capability.parse(target).ptx)
     ptx = tuple(target for target in row.targets if Capability.parse(target).ptx)
-    return GpuCode(
-        images=_ptx_images(ptx, row.isa or ""), containers=(Containers(sass=sass, ptx=ptx, count=row.count),)
-    )
+    container = Containers(sass=sass, ptx=ptx, count=row.count)
+    return GpuCode(images=_ptx_images(ptx, row.isa or ""), containers=(container,))
 
 
-def _is_of(row: GeneratedKernels | RuntimeCompiler, release: Release, accelerator: Accelerator) -> bool:
+def _is_of(row: Companion | GeneratedKernels | RuntimeCompiler, release: Release, accelerator: Accelerator) -> bool:
     return row.accelerator == accelerator.accelerator and applies(release, row.releases)
 
 

@@ -110,14 +110,14 @@ class Limits:
     def of(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the limits of a wheel that runs, and the pip requirements that remove some of these limits."""
         names = (name for name in self._accelerator.components if name != self._accelerator.toolkit)
-        libraries = [found for name in names for found in self._library(name)]
+        libraries = [self._library(name) for name in names]
         limits = (
             *self._unread(),
             *self.failing_kernels(),
             *self._late_kernels(),
             *self._floors_of_release(),
             *self._toolkit_age(),
-            *(limit for limit, _ in libraries),
+            *(limit for limit, _ in libraries if limit),
             *self._weaker(),
             *self._of_companions(),
         )
@@ -165,24 +165,19 @@ class Limits:
         for held, container_verdict in self._generated:
             if container_verdict.runs == "no":
                 # The driver selects an image by its PTX. Only the text of the PTX shows that it is for another GPU.
-                specific = [capability for capability in map(Capability.parse, held.ptx) if capability.suffix]
-                specific_text = "".join(
-                    f"{capability} is for {_whom(capability)} alone, and " for capability in specific
-                )
+                specific = [image for image in map(Capability.parse, held.ptx) if image.suffix]
+                told = "".join(f"{image} is for {_whom(image)} alone, and " for image in specific)
                 symptom = self._symptom("ptx-not-served" if specific else "kernel-not-served")
                 none = f"none of their machine code runs on {self.gpu.target}"
-                yield f"{_generated_by_mlir(held)} fail{symptom}: {specific_text}{none}"
+                yield f"{_generated_by_mlir(held)} fail{symptom}: {told}{none}"
 
     def _late_kernels(self) -> Iterator[str]:
         for held, container_verdict in self._generated:
             # If all kernels are compiled at the first start, the verdict already reports this.
-            if container_verdict.runs == "ptx-jit" and self._at_once:
+            at_once = self.combined is not None and self.combined.verdict.starts_at_once
+            if container_verdict.runs == "ptx-jit" and at_once:
                 kernels = _generated_by_mlir(held)
                 yield f"{kernels} have no machine code for it: the driver compiles each at its first use"
-
-    @property
-    def _at_once(self) -> bool:
-        return self.combined is not None and self.combined.verdict.starts_at_once
 
     def _symptom(self, name: str) -> str:
         """Return ` with …`: the error that a user sees, from the accelerator's row."""
@@ -218,11 +213,8 @@ class Limits:
         if not self.facts.measured or not self.combined:
             return ""
         paths = dict.fromkeys(part.path for part in parts)
-        counts = (
-            f"{_sum(part for part in parts if part.path == path)} of "
-            f"{_sum(part for part in self.combined.parts if part.path == path)} containers of {path}"
-            for path in paths
-        )
+        every = self.combined.parts
+        counts = (f"{_count(parts, path)} of {_count(every, path)} containers of {path}" for path in paths)
         return f" ({', '.join(counts)})"
 
     def _of_companions(self) -> Iterator[str]:
@@ -311,23 +303,20 @@ class Limits:
 
     # --- libraries --------------------------------------------------------------------------------------------------
 
-    def _library(self, component: str) -> Iterator[tuple[str, str]]:
-        """Yield (limit, pin): a library lacks code for the GPU, and which version has it; "" if no pin helps."""
+    def _library(self, component: str) -> tuple[str, str]:
+        """Return (limit, pin): a library lacks code for the GPU, and which version has it; each may be empty."""
         brought = self.facts.brought.get(component)
         version = brought.oldest if brought else self.facts.built.get(component, "")
         if not self._accelerator.capabilities or not (version or brought):
-            return
+            return "", ""
         rows = [row for row in self.knowledge.libraries if row.component == component and self._made_for(row)]
         if brought and not brought.exact:
-            yield from self._newest_of(rows, self._title(component), brought)
-            return
+            return self._newest_of(rows, self._title(component), brought)
         held = libraries(self.knowledge, component, version)
         serving = [row for row in held if self._serves(row)]
         if serving:
-            limit = "" if brought else self._some_of(held, serving, self._title(component), version)
-            yield from [(limit, "")] if limit else []
-        elif held:
-            yield self._too_old(rows, self._title(component), version), ""
+            return "" if brought else self._some_of(held, serving, self._title(component), version), ""
+        return self._too_old(rows, self._title(component), version) if held else "", ""
 
     def _too_old(self, rows: Sequence[LibraryRow], title: str, version: str) -> str:
         # TensorFlow takes any newer minor version of the major version it was built with.
@@ -352,20 +341,18 @@ class Limits:
         wanted = f"must be {' and '.join(words)}, to have code for {self.gpu.target}"
         return f"the {title} {version} that is installed {wanted}" if words else ""
 
-    def _newest_of(
-        self, rows: Sequence[LibraryRow], title: str, brought: RequiredPackage
-    ) -> Iterator[tuple[str, str]]:
-        """Yield the limit if pip installs the newest library, which has dropped the GPU, and pin an older one."""
+    def _newest_of(self, rows: Sequence[LibraryRow], title: str, brought: RequiredPackage) -> tuple[str, str]:
+        """Return the limit if pip installs the newest library, which has dropped the GPU, and pin an older one."""
         below = (row for row in rows if not brought.before or Version(row.since) < Version(brought.before))
         order = sorted(below, key=lambda row: Version(row.since))
         if not order or any(self._serves(row) for row in order if row.since == order[-1].since):
-            return
+            return "", ""
         # A pin below what the wheel itself requires could not be installed.
         fitting = [row for row in order if self._serves(row) and Version(brought.oldest) < _end(row)]
         later = [row.since for row in order if fitting and Version(row.since) > Version(fitting[-1].since)]
         pin = f"{brought.package}<{later[0]}" if later else ""
         way = f"; install `{pin}` with it" if pin else ""
-        yield f"pip takes the newest {title}, which has no code for {self.gpu.target}{way}", pin
+        return f"pip takes the newest {title}, which has no code for {self.gpu.target}{way}", pin
 
     def _made_for(self, row: LibraryRow) -> bool:
         # Packages are built for a major version, and work with all its minor versions.
@@ -379,22 +366,18 @@ class Limits:
 
     def driver(self) -> str:
         """Return why no driver runs the wheel, or why this machine's driver does not; empty if there is no reason."""
-        hard = [floor for floor in self._floors if not floor.soft]
-        for floor in hard:
+        for floor in self._floors:
             # Kepler ends with driver 470, and CUDA 12 needs 525: no driver runs both.
-            if self._last_driver and floor.version.parts[0] > int(self._last_driver):
+            if self._last_driver and not floor.soft and floor.version.parts[0] > int(self._last_driver):
                 last = f"{self._last_driver} was the last driver for this GPU"
                 return f"{floor.why} needs driver {floor.version}, and {last}"
-        here = self._here()
-        lacking = max(
-            (floor for floor in hard if here and here < floor.version), key=lambda floor: floor.version, default=None
-        )
-        if lacking is None:
+        here, least = self._here(), self._least
+        if not here or not least or here >= least.version:
             return ""
         # `unless` names the systems on which an older driver also runs the wheel.
-        unless = f" ({lacking.unless})" if lacking.unless else ""
+        unless = f" ({least.unless})" if least.unless else ""
         mine = f"this machine's driver {here}{self._of_windows()}"
-        return f"{mine} is too old: {lacking.why} needs {lacking.version} or newer{unless}"
+        return f"{mine} is too old: {least.why} needs {least.version} or newer{unless}"
 
     def of_driver(self) -> Iterator[str]:
         """Yield sentences on the oldest driver that runs everything, and the last driver for the GPU."""
@@ -404,17 +387,14 @@ class Limits:
         # Soft: each generated kernel is loaded at its first use, so the rest still works.
         for floor in self._floors:
             if floor.soft and here and here < floor.version:
-                how = self._accelerator.symptoms.get("ptx-too-new")
-                seen = f" with {how}" if how else ""
-                yield f"this machine's driver {here} is too old for {floor.why}: they fail{seen}"
-        if any(not floor.soft for floor in self._floors):
-            yield self._sentence(here)
+                symptom = self._symptom("ptx-too-new")
+                yield f"this machine's driver {here} is too old for {floor.why}: they fail{symptom}"
+        if self._least:
+            yield self._sentence(self._least.version, here)
 
-    def _sentence(self, here: Version | None) -> str:
-        least = max((floor for floor in self._floors if not floor.soft), key=lambda floor: floor.version).version
-        higher = {
-            f"; {floor.version} or newer for {floor.why}": None for floor in self._floors if floor.version > least
-        }
+    def _sentence(self, least: Version, here: Version | None) -> str:
+        above = (floor for floor in self._floors if floor.version > least)
+        higher = dict.fromkeys(f"; {floor.version} or newer for {floor.why}" for floor in above)
         is_open = needs_open_modules(self.knowledge, self.gpu.accelerator, self._target, self.gpu.gpu)
         end = " with the open kernel modules" if is_open and not self._wsl else ""
         end += f", and {self._last_driver} is the last driver that knows this GPU" if self._last_driver else ""
@@ -442,6 +422,12 @@ class Limits:
                 codes = [library.embedded for library in own if library.embedded]
                 floors.append(self._of_ptx(how.by, codes, "the kernels that MLIR generated", soft=True))
         return tuple(floor for floor in floors if floor)
+
+    @property
+    def _least(self) -> _Floor | None:
+        """The floor below which nothing of the wheel runs; None if it is not known."""
+        hard = (floor for floor in self._floors if not floor.soft)
+        return max(hard, key=lambda floor: floor.version, default=None)
 
     def _of_toolkit(self) -> _Floor | None:
         """Return the driver that the toolkit's own runtime needs."""
@@ -496,8 +482,8 @@ def _whom(image: Capability) -> str:
     return f"the family of {image.dotted}" if image.suffix == "f" else image.dotted
 
 
-def _sum(parts: Iterable[CodePart]) -> int:
-    return sum(part.held.count for part in parts)
+def _count(parts: Iterable[CodePart], path: str) -> int:
+    return sum(part.held.count for part in parts if part.path == path)
 
 
 def _end(row: LibraryRow) -> Version:

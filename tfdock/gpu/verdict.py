@@ -27,6 +27,11 @@ class Verdict:
     reason: str
 
     @property
+    def level(self) -> int:
+        """The place of `runs` in `Runs`: 0 is best."""
+        return get_args(Runs).index(self.runs)
+
+    @property
     def starts_at_once(self) -> bool:
         """Whether nothing has to be compiled at the first start."""
         return self.runs in ("native", "native-same-major")
@@ -224,18 +229,15 @@ def combine(parts: Iterable[CodePart]) -> CombinedVerdict | None:
     if not counted:
         return None
     total = sum(part.held.count for part in counted)
-    levels = sorted({_level(part) for part in counted}, reverse=True)
+    levels = sorted({part.verdict.level for part in counted}, reverse=True)
     worst = next(level for level in levels if _FEW * _count(counted, level) >= total)
     # Of the groups at this level, the largest gives the verdict.
-    chosen = max((part for part in counted if _level(part) == worst), key=lambda part: part.held.count)
-    weaker = sorted((part for part in all_parts if _level(part) > worst), key=_level, reverse=True)
+    chosen = max((part for part in counted if part.verdict.level == worst), key=lambda part: part.held.count)
+    weaker = [part for part in all_parts if part.verdict.level > worst]
+    weaker.sort(key=lambda part: part.verdict.level, reverse=True)
     return CombinedVerdict(verdict=chosen.verdict, weaker=tuple(weaker), parts=all_parts)
-
-
-def _level(part: CodePart) -> int:
-    return get_args(Runs).index(part.verdict.runs)
 
 
 def _count(parts: Iterable[CodePart], level: int) -> int:
     """Return how many containers run at this level or worse."""
-    return sum(part.held.count for part in parts if _level(part) >= level)
+    return sum(part.held.count for part in parts if part.verdict.level >= level)

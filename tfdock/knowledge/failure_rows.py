@@ -1,8 +1,8 @@
 """Rows about logs: known failures, the parts that a log shows, and names that versions added or removed.
 
 A failure has patterns for a log, a cause and a fix; each row is checked by its own examples. Their files are
-`failures/*.yaml`
-of a knowledge folder, one table in several files: a row of an overlay replaces the shipped one of the same `id`.
+`failures/*.yaml` of a knowledge folder, one table in several files: a row of an overlay replaces the shipped one of
+the same `id`.
 
 Pure.
 """
@@ -108,7 +108,6 @@ class Examples(RowPart):
     near: tuple[str, ...] = Field(min_length=1)
 
 
-Move = Mapping[str, str]
 Relation = Literal["among", "is", "unknown_to", "newest_for"]
 
 
@@ -128,7 +127,7 @@ class Remedied(Row):
     """
 
     asks: tuple[str, ...] = ()
-    changes: tuple[dict[str, str | bool | Move | None], ...] = ()
+    changes: tuple[dict[str, str | bool | Mapping[str, str] | None], ...] = ()
 
 
 class Failure(Remedied):
@@ -182,12 +181,8 @@ class Failure(Remedied):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        groups = {
-            name
-            for pattern in (*self.patterns, *self.facts)
-            if pattern.line
-            for name in compiled(pattern.line).groupindex
-        }
+        lines = (pattern.line for pattern in (*self.patterns, *self.facts) if pattern.line)
+        groups = {name for line in lines for name in compiled(line).groupindex}
         # A log may lack the group. Then the sentence contains the default from `values`.
         if unused := (groups | set(self.fits) | {self.each}) - {*self.values, ""}:
             raise ValueError(f"group `{min(unused)}` of a pattern is not in `values`")
@@ -250,6 +245,7 @@ def _failure_of(
     needs = dict.fromkeys(need for row in rows for need in row.needs)
     notes = dict.fromkeys(f": {row.note}" for row in rows if row.note)
     edit = next((edits[row.id] for row in rows if row.id in edits), None)
+    cause = f"Builds of {', and of '.join(builds)} are known to fail like this{''.join(notes)}."
     fix = f"What helped others: {'; or '.join(needs)}."
     if edit:
         fix += f" For TensorFlow {spoken(edit.tensorflow)} tfdock changes {edit.file} itself (edit `{edit.edit}`)."
@@ -258,9 +254,7 @@ def _failure_of(
         stage="compile",
         # Tools write quotes in several ways, so the literal is the longest text between quotes.
         patterns=(PatternRow(has=max(text.split('"'), key=len), line=re.escape(text) if '"' in text else None),),
-        cause=_literal(
-            f"Builds of {', and of '.join(dict.fromkeys(builds))} are known to fail like this{''.join(notes)}."
-        ),
+        cause=_literal(cause),
         fix=_literal(fix),
         source=_THREAD.sub(r"https://github.com/\1/issues/\2", "; ".join(dict.fromkeys(row.at for row in rows))),
         confirmed="yes",
@@ -362,9 +356,9 @@ class CameAndWent(Row):
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
         """Return the field and the mistake if the part has no row."""
-        return (
-            None if self.part in known.log_parts else ("part", f"no part `{self.part}` has a row in `log_parts.yaml`")
-        )
+        if self.part in known.log_parts:
+            return None
+        return "part", f"no part `{self.part}` has a row in `log_parts.yaml`"
 
 
 def _texts_of(changes: tuple[Mapping[str, Any], ...]) -> Iterator[str]:

@@ -116,26 +116,24 @@ def is_used(release: Release, accelerator: Accelerator, gpu: str) -> bool:
 
 def overrides(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str) -> list[TargetReport]:
     """Return the settings with which such GPUs run code for another target, if somebody reported that it works."""
-    rows = _reports(knowledge, accelerator, gpu)
+    rows = _reports(knowledge, accelerator.accelerator, gpu)
     return [row for row in rows if row.setting and row.works and row.runs_as != gpu and not row.unverified]
 
 
-def _reports(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str) -> list[TargetReport]:
-    rows = knowledge.target_reports
-    return [row for row in rows if (row.accelerator, row.target) == (accelerator.accelerator, gpu)]
+def _reports(knowledge: KnowledgeBase, name: str, gpu: str) -> list[TargetReport]:
+    return [row for row in knowledge.target_reports if (row.accelerator, row.target) == (name, gpu)]
 
 
 @lru_cache(maxsize=1024)  # each refused trial of a profile calls this
 def reports(knowledge: KnowledgeBase, name: str, gpu: str) -> tuple[str, ...]:
     """Return sentences on a target of an accelerator: which forks use it, and what users report."""
-    accelerator = knowledge.accelerators[name]
     taken: dict[str, list[str]] = {}
     for release in sorted(knowledge.releases.values(), key=lambda row: Version(row.release)):
         fork = knowledge.fork(release, name)
         if fork and gpu in fork.targets:
             taken.setdefault(fork.git, []).append(release.release)
     takes = (f"TensorFlow {', '.join(releases)} of {git} takes {gpu}" for git, releases in taken.items())
-    return (*takes, *(row.sentence for row in _reports(knowledge, accelerator, gpu)))
+    return (*takes, *(row.sentence for row in _reports(knowledge, name, gpu)))
 
 
 # --- libraries ------------------------------------------------------------------------------------------------------
@@ -243,8 +241,7 @@ def toolkit_floor(knowledge: KnowledgeBase, toolkit: str, version: Version, *, w
     # From CUDA 11 on, one driver runs all minor versions of a major one. Before that there is no row.
     shared = knowledge.drivers.get((toolkit, str(version.parts[0]) if version.parts else ""))
     if shared is not None:
-        text = shared.windows if wsl else shared.linux
-        return Version(text or _branch(shared.linux))
+        return _version_of_driver(shared.linux, shared.windows, wsl=wsl)
     own = knowledge.toolkits.get((toolkit, str(version.minor)))
     return own_driver(own, wsl=wsl) if own else None
 
@@ -257,10 +254,8 @@ def runs_with_later(knowledge: KnowledgeBase, release: Release, toolkit: str, in
     made = Version(release.components.get(toolkit, Support()).tested or "0")
     rows = (row for row in knowledge.runtime_libraries if row.component == toolkit and row.version and not row.use)
     exact = any("." in row.version and made.matches(Version(row.version)) for row in rows)
-    others = map(
-        Version, [installed] if installed else [number for name, number in knowledge.toolkits if name == toolkit]
-    )
-    later = any(other.parts[:1] == made.parts[:1] and other > made for other in others)
+    others = [installed] if installed else [number for name, number in knowledge.toolkits if name == toolkit]
+    later = any(other.parts[:1] == made.parts[:1] and other > made for other in map(Version, others))
     return later and not exact and (toolkit, str(made.parts[0])) in knowledge.drivers
 
 
@@ -335,10 +330,12 @@ def is_among(version: str, versions: Iterable[str]) -> bool:
 
 def own_driver(toolkit: Toolkit, *, wsl: bool) -> Version | None:
     """Return the driver that came with a toolkit; None if it is not known."""
-    if wsl and toolkit.driver_windows:
-        return Version(toolkit.driver_windows)
+    return _version_of_driver(toolkit.driver_linux, toolkit.driver_windows, wsl=wsl)
+
+
+def _version_of_driver(linux: str | None, windows: str | None, *, wsl: bool) -> Version | None:
     # If the Windows version is unknown, return the branch: Windows drivers of a branch have higher numbers.
-    text = _branch(toolkit.driver_linux) if wsl and toolkit.driver_linux else toolkit.driver_linux
+    text = windows or (linux or "").partition(".")[0] if wsl else linux
     return Version(text) if text else None
 
 
@@ -359,7 +356,3 @@ def toolkit_of_ptx(knowledge: KnowledgeBase, toolkit: str, ptx: Version) -> Tool
     # A driver knows the PTX of the toolkit that it came with, and all older PTX.
     able = (row for row in rows if Version(row.ptx or "") >= ptx)
     return min(able, key=lambda row: Version(row.version).parts, default=None)
-
-
-def _branch(version: str) -> str:
-    return version.partition(".")[0]

@@ -122,9 +122,8 @@ class PublishedBuild(Row):
     @property
     def parts(self) -> str:
         """For people: `Python 3.6; CUDA 10.2; cuDNN 8.0`."""
-        return "; ".join(
-            f"{name} {one}" for name, one in {"Python": ", ".join(self.pythons), **self.components}.items()
-        )
+        versions = {"Python": ", ".join(self.pythons), **self.components}
+        return "; ".join(f"{name} {version}" for name, version in versions.items())
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
         """Return an accelerator without a row, or a target that none of its GPUs has."""
@@ -180,10 +179,8 @@ class Fork(Row):
 
     def has(self, address: str) -> bool:
         """Return whether an address, in any spelling, is the fork's repository or a file in the repository."""
-        plain = (
-            re.sub(r"^(ssh://)?git@([^:/]+)[:/]", r"https://\2/", address.lower()).rstrip("/").removesuffix(".git")
-        )
-        return f"{plain}/".startswith(f"{self.git.lower()}/")
+        web = re.sub(r"^(ssh://)?git@([^:/]+)[:/]", r"https://\2/", address.lower())
+        return f"{web.rstrip('/').removesuffix('.git')}/".startswith(f"{self.git.lower()}/")
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
         """Return the field and the mistake if the accelerator is unknown, or if no GPU of it has a target."""

@@ -44,17 +44,7 @@ def _shipped(folder: str) -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / folder
 
 
-def templates() -> dict[str, str]:
-    """Return relative path -> text of every file below `dockerfiles/`."""
-    return _texts("dockerfiles")
-
-
-def pipeline_templates() -> dict[str, str]:
-    """Return relative path -> text of every file below `ci/templates/`."""
-    return _texts("ci/templates")
-
-
-def _texts(folder: str) -> dict[str, str]:
+def templates(folder: str = "dockerfiles") -> dict[str, str]:
     """Return relative path -> text of every file below a shipped folder, without Python's compiled files."""
     root = _shipped(folder)
     files = (path for path in sorted(root.rglob("*.*")) if path.suffix != ".pyc")

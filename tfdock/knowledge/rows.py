@@ -224,10 +224,11 @@ def not_of(row: Accelerator | None, field: str, targets: Iterable[str]) -> tuple
     # With a misspelt accelerator, nobody would find the GPU.
     if row is None or row.target_pattern is None:
         return "accelerator", "no known accelerator of this name has targets"
-    wrong = [target for target in targets if not row.has(target)]
     like = "8.6" if row.capabilities else row.target_pattern
-    return (
-        (field, f"`{wrong[0]}` is not the target of a GPU of {row.accelerator}: its targets look like `{like}`")
-        if wrong
-        else None
-    )
+    for target in targets:
+        if not row.has(target):
+            return (
+                field,
+                f"`{target}` is not the target of a GPU of {row.accelerator}: its targets look like `{like}`",
+            )
+    return None

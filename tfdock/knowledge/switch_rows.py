@@ -42,9 +42,7 @@ class Switch(SwitchFacts, Row):
     @property
     def variable(self) -> str:
         """The environment variable for the switch; empty for a setting in a program."""
-        if self.kind != "flag":
-            return self.switch if self.kind == "variable" else ""
-        return _carrier(self.switch)
+        return "" if self.kind == "setting" else _carrier(self.switch)
 
 
 def _carrier(name: str) -> str:
@@ -82,9 +80,8 @@ def variables(asked: Iterable[str], switches: Mapping[str, Switch]) -> dict[str,
             raise ValueError(f"`{match[1]}` is a setting of the program: no variable can set it{call}")
         if (not match or "." in match[1]) and text not in known:
             names = ", ".join(f"`{name}`" for name in sorted(known))
-            raise ValueError(
-                f"`{text}` is neither a switch with a value, like `TF_ENABLE_ONEDNN_OPTS=0`, nor a preset: {names}"
-            )
+            neither = "is neither a switch with a value, like `TF_ENABLE_ONEDNN_OPTS=0`, nor a preset"
+            raise ValueError(f"`{text}` {neither}: {names}")
         for name, value in [match.groups()] if match else known[text].items():
             if name.startswith("--") and re.search(r"\s", value):
                 raise ValueError(f"`{name}` takes no value with blanks: XLA would read several flags")

@@ -54,10 +54,6 @@ def plain(text: str, file: str) -> object:
 _Only = Callable[[Mapping[str, Any]], bool]  #: A filter for rows that sees their unchecked values.
 
 
-def _all_rows(_: Mapping[str, Any]) -> bool:
-    return True
-
-
 def _keyed(kind: type[_R]) -> cached_property[dict[Any, _R]]:
     """Return a table as key -> row. The key is the row's `KEY`, a tuple for several fields."""
     table: cached_property[dict[Any, _R]] = cached_property(lambda base: base.keyed(str(table.attrname), kind))
@@ -255,14 +251,14 @@ class KnowledgeBase:
         rows = (row for row in self.forks if row.accelerator == accelerator and applies(release, row.releases))
         return next(rows, None)
 
-    def keyed(self, table: str, kind: type[_R], only: _Only = _all_rows) -> dict[Any, _R]:
+    def keyed(self, table: str, kind: type[_R], only: _Only | None = None) -> dict[Any, _R]:
         """Return rows by `KEY` (a tuple for several fields); a later file's row replaces an earlier row."""
         # With one field, `attrgetter` returns the value; with several fields, a tuple.
         key = attrgetter(*kind.KEY)
         return {key(row): row for row in self.rows(table, kind, only)}
 
     def rows(
-        self, table: str, kind: type[_R], only: _Only = _all_rows, *, newest_first: bool = False
+        self, table: str, kind: type[_R], only: _Only | None = None, *, newest_first: bool = False
     ) -> tuple[_R, ...]:
         files = list(self._texts.get(table, ()))
         # The first row that fits is used, so rows of an overlay must come before the shipped ones.
@@ -270,13 +266,13 @@ class KnowledgeBase:
             files.reverse()
         return tuple(row for file, text in files for row in self._file_rows(file, text, kind, only))
 
-    def _file_rows(self, file: str, text: str, kind: type[_R], only: _Only) -> list[_R]:
+    def _file_rows(self, file: str, text: str, kind: type[_R], only: _Only | None) -> list[_R]:
         table = _Table(file, text, self._document(text, file))
         sources = table.sources
         checked_rows: list[_R] = []
         seen: dict[tuple[Any, ...], int] = {}
         for index, values in enumerate(table.rows):
-            if isinstance(values, dict) and not only(values):
+            if only and isinstance(values, dict) and not only(values):
                 continue
             row = _parse_row(table, index, values, kind)
             cited = (row.source,) if isinstance(row.source, str) else row.source
@@ -286,9 +282,8 @@ class KnowledgeBase:
                 raise table.wrong_row((index, "source"), message, f"the table's `sources:` has: {', '.join(sources)}")
             # Checked here and not in the model, because a row alone does not know the accelerators.
             if mistake := row.find_mistake(self):
-                raise table.wrong_row(
-                    (index, mistake[0]), mistake[1], "correct this row, or the rows of `accelerators.yaml`"
-                )
+                fix = "correct this row, or the rows of `accelerators.yaml`"
+                raise table.wrong_row((index, mistake[0]), mistake[1], fix)
             key = tuple(getattr(row, field) for field in kind.KEY)
             # A second row with the same key is a mistake within one file; in another file it is an overlay.
             if key and seen.setdefault(key, index) != index:

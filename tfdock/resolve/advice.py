@@ -516,7 +516,7 @@ class _Wanted:
         version = release.official_patch(version, self.python or "") or version
         pythons = tuple(minor for minor in release.pythons if release.official_patch(version, minor) == version)
         project = release.official_project.get(accelerator.accelerator, OFFICIAL_PROJECT)
-        rows = tuple(companions(self.knowledge, release, accelerator))
+        rows = companions(self.knowledge, release, accelerator)
         extra = next((row.extra for row in rows if row.extra), None)
         # The extra installs libraries, which may exist for fewer Pythons than the wheel.
         able = [minor for minor in pythons if all(not row.pythons or minor in row.pythons for row in rows)]

@@ -77,7 +77,7 @@ def rendered(
         path=path,
         command=f"tfdock ci render {service} {shell_word(path)}",
         cells=cells,
-        templates=loader.pipeline_templates(),
+        templates=loader.templates("ci/templates"),
         actions=loader.knowledge().ci_actions,
     )
 
