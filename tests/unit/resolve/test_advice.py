@@ -612,7 +612,7 @@ def test_a_device_without_any_wheel_is_told_what_there_is(word: str, told: str) 
     [
         ("m2-max", "2.21.0", "tensorflow-metal"), ("windows --python 3.7", "2.11.1", "up to 2.10"),
         ("rpi4 --tensorflow 2.12", "2.12.1", "from 2.10 on"), ("macbook --tensorflow 1.4", "1.4.1", "up to 2.16"),
-        ("windows --tensorflow 1.15", "1.15.5", "(Python 3.5 to 3.7)"),
+        ("windows --tensorflow 1.15", "1.15.5", "(Python 3.6 to 3.7)"),
     ],
 )  # fmt: skip
 def test_another_system_has_wheels_of_releases_and_pythons(words: str, version: str, told: str) -> None:
