@@ -179,37 +179,42 @@ def advise_on(
     parts, others = _parts_in(knowledge, words)
     told = {name: parts.pop(name, None) for name in ("tensorflow", "python")}
     tensorflow, python = tensorflow or told["tensorflow"], python or told["python"]
-    names = joined_words(knowledge, others)
-    systems = {
-        name: row
-        for name in names
-        if name.lower() not in _FILLERS and (row := other_device(knowledge, name)) and row.official
-    }
+    names = [name for name in joined_words(knowledge, others) if name.lower() not in _FILLERS]
+    systems = {name: row for name in names if (row := other_device(knowledge, name)) and row.official}
     if len(systems) > 1:
         raise ProfileError.of("wish-malformed", f"{' and '.join(systems)} are two systems", "name one of them")
     device = next(iter(systems.values()), None)
     base, notes = _limited_to(knowledge.on_system(device) if device else knowledge, parts, tensorflow)
-    gpus = [name for name in names if name not in systems and name.lower() not in (_PLAIN, *_FILLERS)]
+    gpus = [name for name in names if name not in systems and name.lower() != _PLAIN]
+    if not gpus and (names or parts or any(told.values())):
+        if not device:
+            _check_needs_no_gpu(knowledge, parts)
+        wanted = _Wanted(knowledge=base, gpus=(), python=python, device=device)
+        advice = _advise_without_gpu(wanted, tensorflow, machine)
+    else:
+        rows = gpus_named(knowledge, gpus)
+        _check_driver(knowledge, rows, parts.get("driver", ""), wsl=device is not None and device.windows_driver)
+        advice = advise(base, rows, tensorflow=tensorflow, python=python, device=device, parts=parts)
+    return replace(advice, notes=(*notes, *advice.notes))
+
+
+def _check_needs_no_gpu(knowledge: KnowledgeBase, parts: Mapping[str, str]) -> None:
+    """Raise ProfileError if a part is for GPUs: no answer fits without the GPU's name."""
     components = {name for row in knowledge.accelerators.values() for name in row.components}
-    for part, version in parts.items() if not (gpus or device) else ():
+    for part, version in parts.items():
         if part in components or any(row.is_for(part, version) for row in knowledge.published_builds):
             pair = f"{part} {version}"
             fix = f"name the GPU: `tfdock advise GPU {pair}`; `tfdock releases {pair}` lists releases"
             raise ProfileError.of("wish-without-gpu", f"`{pair}` is for a GPU, and no GPU is named", fix, field="gpu")
-    if words and not gpus:
-        wanted = _Wanted(knowledge=base, gpus=(), python=python, device=device)
-        advice = _advise_without_gpu(wanted, tensorflow, machine)
-    else:
-        rows, driver = gpus_named(knowledge, gpus), parts.get("driver", "")
-        wsl = device is not None and device.windows_driver
-        for gpu in rows if driver else ():
-            first = gpu_driver(knowledge, gpu.accelerator, gpu.target, gpu.gpu, wsl=wsl)
-            if first and is_older(driver, first):
-                message = f"driver {driver} does not know {title(knowledge, gpu)}"
-                fix = f"install driver {first} or newer"
-                raise ProfileError.of("driver-too-old-for-gpu", message, fix, field="gpu")
-        advice = advise(base, rows, tensorflow=tensorflow, python=python, device=device, parts=parts)
-    return replace(advice, notes=(*notes, *advice.notes))
+
+
+def _check_driver(knowledge: KnowledgeBase, gpus: Sequence[Gpu], driver: str, *, wsl: bool) -> None:
+    """Raise ProfileError if a driver is too old to find one of the GPUs; `driver` is empty if unknown."""
+    for gpu in gpus if driver else ():
+        first = gpu_driver(knowledge, gpu.accelerator, gpu.target, gpu.gpu, wsl=wsl)
+        if first and is_older(driver, first):
+            message = f"driver {driver} does not know {title(knowledge, gpu)}"
+            raise ProfileError.of("driver-too-old-for-gpu", message, f"install driver {first} or newer", field="gpu")
 
 
 def _parts_in(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
