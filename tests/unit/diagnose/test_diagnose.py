@@ -730,7 +730,7 @@ def test_it_prints_table_cause_fix_line_excerpt_and_source(log: Path) -> None:
     assert told[1].split() == ["1", "2", "compile", "sure", "python_h_missing"]
     assert f"python_h_missing [compile, sure] {log}:2" in told
     assert f"  | {HEADER}" in told
-    assert any(line.startswith("  fix: Install them") for line in told)
+    assert any(line.startswith("  fix: Install the headers of") for line in told)
     assert any(line.startswith("  source: https://") for line in told)
 
 
