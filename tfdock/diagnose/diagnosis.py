@@ -246,8 +246,10 @@ def _finding(
     said = [f"{name} {text}" for name, text in sighting.values.items()]
     known = [one for one in knowledge.meanings if any(map(compiled(one.says).search, said))]
     # A later row of the table is more exact than an earlier one.
-    better = next((one.fix for one in reversed(known) if one.fix), "").format(python=values.get("python", "3.N"))
-    installed = row.installed if "bazel" not in seen.versions else ""
+    better = next((one.fix for one in reversed(known) if one.fix), "")
+    variant = next((one for one in row.variants if here.show(one.beside)), None)
+    cause = (variant and variant.cause) or row.cause
+    own = (variant and variant.fix) or better or ("bazel" not in seen.versions and row.installed) or row.fix
     # A survived failure counts less if another error stopped the build later.
     stopped = any(suspect.line > sighting.line and suspect.text.startswith(_STOPPED) for suspect in seen.suspects)
     doubts = sighting.survivable + row.cascade + row.unsure + (sighting.survivable and stopped)
@@ -260,8 +262,8 @@ def _finding(
         confidence=("high", "medium", "low")[min(doubts, 2)],
         line=sighting.line,
         excerpt="\n".join(sighting.excerpt),
-        cause=" ".join(filter(None, (row.cause.format(**values), *(one.means for one in known), told))),
-        fix=(profile_fixes.fix(row, profile) if profile else "") or better or (installed or row.fix).format(**values),
+        cause=" ".join(filter(None, (cause.format(**values), *(one.means for one in known), told))),
+        fix=(profile_fixes.fix(row, profile) if profile else "") or own.format(**{"python": "3.N", **values}),
         source=knowledge.cited("failures", row),
         count=sighting.count,
         values=dict(sighting.values),

@@ -130,6 +130,13 @@ class ObservedParts:
         here, first, last = (_cut(text, part.digits) for text in (version, made[0], made[-1]))
         return "too_new" if here > last else "too_old" if here < first else ""
 
+    def show(self, parts: Mapping[str, str]) -> bool:
+        """Return whether the log shows all these parts, each with a version in its range if there is a range."""
+        return all(
+            (version := self.versions.get(part, "")) and admits(span, version) if span else part in self.there
+            for part, span in parts.items()
+        )
+
     def refused(self, part: LogPart) -> Problem | None:
         """Return the first problem of the profile that concerns a part."""
         fields = set(part.asks) - {"release"}

@@ -25,6 +25,7 @@ from tfdock.knowledge.rows import (
     Row,
     RowPart,
     Template,
+    Versions,
     placeholders,
     template_with,
 )
@@ -130,6 +131,17 @@ class Remedied(Row):
     changes: tuple[dict[str, str | bool | Mapping[str, str] | None], ...] = ()
 
 
+class Variant(RowPart):
+    """The cause and the fix of a failure in a log that also shows certain parts; an empty text keeps the row's own.
+
+    `beside` maps a part to its versions (`>=1.4,<2`), or to an empty text for a part of any version.
+    """
+
+    beside: dict[str, Versions | Literal[""]] = Field(min_length=1)
+    cause: Template = ""
+    fix: Template = ""
+
+
 class Failure(Remedied):
     """One cause of failure, and what a log shows.
 
@@ -138,7 +150,8 @@ class Failure(Remedied):
     `cascade`: an earlier failure causes this failure, which is left out beside a failure of its stage. `unsure`: the
     row is for a whole class of lines, which may have other causes. `only_with` are parts that the log must show too.
     `tells` are parts for which the cause adds the versions that the log's release was made with. `each` is the group
-    whose values are reported one by one. `installed` is the fix for a user who built nothing.
+    whose values are reported one by one. `installed` is the fix for a user who built nothing. The first of `variants`
+    that suits the log replaces cause and fix.
 
     `fits` says what a group's value must be in a log of the same profile: `among` its targets, equal to the version
     that it `is`, a target `unknown_to` its toolkit, or the newest such compiler for its toolkit (`newest_for`).
@@ -166,6 +179,7 @@ class Failure(Remedied):
     cause: Template
     fix: Template = "There is nothing to do."
     installed: Template = ""
+    variants: tuple[Variant, ...] = ()
     confirmed: Literal["yes", "maintainer", "no"] = "no"
     harmless: bool = False
     grave: Grave | None = None
@@ -186,7 +200,8 @@ class Failure(Remedied):
         # A log may lack the group. Then the sentence contains the default from `values`.
         if unused := (groups | set(self.fits) | {self.each}) - {*self.values, ""}:
             raise ValueError(f"group `{min(unused)}` of a pattern is not in `values`")
-        texts = [self.cause, self.fix, self.installed, *_texts_of(self.changes)]
+        own = (text for one in self.variants for text in (one.cause, one.fix))
+        texts = [self.cause, self.fix, self.installed, *own, *_texts_of(self.changes)]
         if unknown := {name for text in texts for name in placeholders(text)} - set(self.values):
             raise ValueError(f"placeholder {{{min(unknown)}}} is not in `values`")
         if self.is_failure and "fix" not in self.model_fields_set:
@@ -208,6 +223,13 @@ class Failure(Remedied):
             if any(self._fires(line) for line in text.split("\n")):
                 raise ValueError(f"a pattern fires on the near miss {text!r}")
         return self
+
+    def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
+        """Return the field and the mistake if a part that the log must show has no row."""
+        variants = [part for variant in self.variants for part in variant.beside]
+        asked = {"only_with": self.only_with, "tells": self.tells, "variants": variants}
+        unknown = ((field, part) for field, parts in asked.items() for part in parts if part not in known.log_parts)
+        return next(((field, f"no part `{part}` has a row in `log_parts.yaml`") for field, part in unknown), None)
 
     def reads(self, place: int, line: str) -> Mapping[str, str] | None:
         """Return the groups of a log line; `place` counts the patterns, then the facts; None without a match."""

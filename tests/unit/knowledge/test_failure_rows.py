@@ -20,7 +20,7 @@ from tfdock.diagnose.log_search import Diagnostician
 from tfdock.errors import ProfileError
 from tfdock.knowledge import failure_rows
 from tfdock.knowledge import loader as assets
-from tfdock.knowledge.failure_rows import Failure, failures_of
+from tfdock.knowledge.failure_rows import Failure, Variant, failures_of
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import MAX_BYTES
@@ -103,6 +103,17 @@ def assert_found(row: Failure, text: str, before: bytes, after: bytes) -> None:
     assert first.excerpt.split("\n")[0] in text.replace("\t", " ")
     assert "{" not in first.cause.replace("${", "")
     assert first.source.startswith("https://")
+
+
+@pytest.mark.parametrize(
+    ("row", "variant"),
+    [(row, one) for row in FAILURES for one in row.variants],
+    ids=lambda one: one.id if isinstance(one, Failure) else ",".join(one.beside),
+)
+def test_a_variant_answers_an_example_of_its_row(row: Failure, variant: Variant) -> None:
+    text = max(re.split(r"\{\w+\}", variant.fix or variant.cause), key=len).replace("{{", "{").replace("}}", "}")
+    found = [diagnosed(example.encode() + b"\n").findings for example in row.examples.fires]
+    assert [one.id for (one, *_) in found if text in one.fix or text in one.cause], row.id
 
 
 @pytest.mark.parametrize("row", FAILURES, ids=lambda row: row.id)
@@ -295,6 +306,9 @@ def test_a_row_that_replaces_a_surer_one_of_its_line_takes_its_place(tmp_path: P
         (('has: "frobnicator"', 'has: "frob\'s nicator"'), "must not contain quotes"),
         (('    fix: "Turn it off."\n', ""), "a failure needs a fix"),
         (("frob: {line}", "frob: ({line}"), "not a regular expression"),
+        (("    fix:", "    only_with: [frob]\n    fix:"), "no part `frob` has a row in `log_parts.yaml`"),
+        (("    fix:", "    variants: [{{beside: {{frob: ''}}}}]\n    fix:"), "no part `frob` has a row"),
+        (("    fix:", "    variants: [{{beside: {{bazel: x}}}}]\n    fix:"), "'x' is not a range"),
     ],
 )
 def test_a_row_that_does_not_do_what_its_examples_say_is_refused(
