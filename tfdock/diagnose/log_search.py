@@ -88,7 +88,8 @@ class LogSightings:
     """The findings in a log: failures and noise in the order of their lines, and lines that look like errors.
 
     `named`: errors with a name that some version of a part added or removed. `versions`: the version of each part in
-    the log; empty if the log shows no version of the part. `success`: the success at the end of the log, if any.
+    the log; empty if the log shows no version of the part. `among`: the range of versions (`>=1.4,<2`) of parts
+    whose lines show no more. `success`: the success at the end of the log, if any.
     """
 
     lines: int
@@ -96,6 +97,7 @@ class LogSightings:
     suspects: tuple[SuspectLine, ...]
     named: tuple[SuspectLine, ...]
     versions: Mapping[str, str]
+    among: Mapping[str, str]
     success: GoodEnd | None
 
 
@@ -145,6 +147,7 @@ class Diagnostician:
         self._show_search = _texts_search(tuple(has for _, _, has in self._shows))
         self._name_search = _texts_search(tuple(name.name for name in self._names))
         self._versions: dict[str, tuple[int, str]] = {}
+        self._among: defaultdict[str, set[str]] = defaultdict(set)
         self._told = 0
         self._search = _search_for(tuple(uses))
         self._log = Log()
@@ -175,6 +178,7 @@ class Diagnostician:
             suspects=(*now.suspects, *last),
             named=tuple(now.named.values()),
             versions={part: version for part, (_, version) in self._versions.items()},
+            among={part: ",".join(sorted(ranges)) for part, ranges in self._among.items() if ranges},
             # An error after the success cancels it.
             success=None if now.suspects else now.success,
         )
@@ -237,14 +241,18 @@ class Diagnostician:
         tried = Counter[int]()
         for index, start, end in self._show_search.find_matches_as_indexes(text, overlapping=True):
             part, place, _ = self._shows[index]
-            known = self._versions.get(part.part)
+            known, among = self._versions.get(part.part), part.shows[place].among
+            if among in self._among[part.part]:
+                continue
             if tried[index] == _ENOUGH or (known and known[1] and known[0] <= place):
                 continue
             tried[index] += 1
             begin, stop = text.rfind("\n", max(start - NEAR, 0), start) + 1, text.find("\n", end, end + NEAR)
             line = text[begin or max(start - NEAR, 0) : stop if stop >= 0 else end + NEAR]
             version = part.version_in(place, bare(line))
-            if version or (version is not None and not known):
+            if among and version is not None:
+                self._among[part.part].add(among)
+            elif version or (version is not None and not known):
                 self._versions[part.part] = (place, version)
 
     def _learn(self, rule: Failure, values: Mapping[str, str]) -> None:

@@ -8,13 +8,15 @@ A problem that `tfdock check` finds in the profile comes first.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from tfdock.diagnose.log_search import LogSightings, SuspectLine
 from tfdock.errors import Problem, joined
+from tfdock.knowledge.evidence_rows import ReportedBuild, is_of, spans, tool_and_version
 from tfdock.knowledge.failure_rows import CameAndWent, ErrorKind, LogPart, comparable, compiled, is_said
-from tfdock.knowledge.fits import admits, required
+from tfdock.knowledge.fits import admits, required, versions_of
 from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.profile_fixes import Context
@@ -53,6 +55,11 @@ _TOOL = re.compile(r"(?:failed|Exit \d{1,3}\)?):? ?(?:\([^)]{1,40}\):? )?(?P<too
 _FILE = re.compile(r"(?:ERROR: )?(?P<file>[A-Za-z]:[/\\][\w./\\+~ ()-]{1,300}?|[\w./\\+~-]{1,300}\.\w{1,8})[:(]\d")
 
 
+#: Releases without a row: the ones before the table, and all later ones.
+_BEFORE, _AFTER = ("0.12", "1.0", "1.1", "1.2", "1.3"), "99.0"
+_FEW = 4  #: The most releases about which a sentence says what they were made with.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skew:
     """A part with a wrong version, and the error that shows it. `way` is `too_new`, `too_old`, or empty if unknown.
@@ -81,41 +88,56 @@ class Skew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedParts:
-    """The versions of parts in a log and a profile, and the release. `there` are the parts that the log shows."""
+    """The versions of parts in a log and a profile. `there` are the parts that the log shows.
+
+    `releases` are the minor releases that the log or the profile can be about, oldest first; empty if unknown. `rows`
+    are their rows.
+    """
 
     parts: Mapping[str, LogPart]
     there: frozenset[str]
     versions: Mapping[str, str]
-    release: Release | None
+    releases: tuple[str, ...]
+    rows: tuple[Release, ...]
+    reports: tuple[ReportedBuild, ...]  #: Builds of these releases that ended well, or failed.
     #: Part to the versions that the release's wheel requires (`>=1.20,<2`).
     required: Mapping[str, str]
     problems: tuple[Problem, ...]
 
     def made_with(self, part: str) -> list[str]:
-        """Return the versions that the release was made with, oldest first; empty if none is known."""
-        row = self.release
-        if row is None:
-            return []
+        """Return the versions that the releases were made with, oldest first; empty if none is known."""
+        return sorted(
+            {version for row in self.rows for version in self._made_with(row, part) if version}, key=Version
+        )
+
+    def _made_with(self, row: Release, part: str) -> Iterator[str | None]:
         support, known = row.components.get(part), self.parts.get(part)
-        found = [row.host_compilers_min.get(part), row.compilers.get(part), *row.tested_compilers.get(part, ())]
-        found += [row.bazel_min, row.bazel, *row.tested_bazel, row.bazel_max] if part == "bazel" else ()
-        found += row.pythons if part == "python" else ()
-        found += [support.tested, *support.accepted] if support else ()
+        yield from (row.host_compilers_min.get(part), row.compilers.get(part), *row.tested_compilers.get(part, ()))
+        tools = (
+            tool_and_version(text)
+            for one in self.reports
+            if is_of(one.tensorflow, row.release) and one.outcome != "fails"
+            for text in one.tools
+        )
+        yield from (version for tool, version in tools if tool == part)
+        if part == "bazel":
+            yield from (row.bazel_min, row.bazel, *row.tested_bazel, row.bazel_max)
+        if part == "python":
+            yield from row.pythons
+        if support:
+            yield from (support.tested, *support.accepted)
         if known:
-            found.append(row.built_with.get(known.title))
-            for span, versions in known.made_with.items():
-                found += versions if applies(row, span) else ()
-        return sorted({version for version in found if version}, key=Version)
+            yield row.built_with.get(known.title)
+            yield from (one for span, made in known.made_with.items() if applies(row, span) for one in made)
 
     def tested(self, part: str) -> str:
         """Return the recommended version, or the range of versions, of the release; empty if unknown."""
         if part in self.required:
             return self.required[part]
         made = self.made_with(part)
-        if self.release is None or not made:
+        if not made:
             return ""
-        support = self.release.components.get(part)
-        one = {"bazel": self.release.bazel, **self.release.compilers}.get(part) or (support and support.tested)
+        one = versions_of(self.rows[0]).get(part) if len(self.rows) == 1 else None
         return one or (made[0] if len(made) == 1 else f"{made[0]} to {made[-1]}")
 
     def way(self, part: LogPart) -> str:
@@ -128,14 +150,19 @@ class ObservedParts:
         if not made or not version:
             return ""
         here, first, last = (_cut(text, part.digits) for text in (version, made[0], made[-1]))
-        return "too_new" if here > last else "too_old" if here < first else ""
+        # Nothing is known about releases without a row, older and newer ones.
+        if here > last and self.releases[-1] == self.rows[-1].release:
+            return "too_new"
+        return "too_old" if here < first and self.releases[0] == self.rows[0].release else ""
 
     def show(self, parts: Mapping[str, str]) -> bool:
         """Return whether the log shows all these parts, each with a version in its range if there is a range."""
-        return all(
-            (version := self.versions.get(part, "")) and admits(span, version) if span else part in self.there
-            for part, span in parts.items()
-        )
+        return all(self._shows(part, span) for part, span in parts.items())
+
+    def _shows(self, part: str, span: str) -> bool:
+        version = self.versions.get(part, "")
+        versions = self.releases if part == "tensorflow" and not version else [version] if version else ()
+        return bool(versions) and all(admits(span, one) for one in versions) if span else part in self.there
 
     def refused(self, part: LogPart) -> Problem | None:
         """Return the first problem of the profile that concerns a part."""
@@ -151,10 +178,22 @@ class ObservedParts:
         ]
         said = [f"Not a version that {self.whom} was made with: {joined(outside)}."] if outside else []
         remarks = (part.remark for name, part in self.parts.items() if part.remark and name in self.there)
-        return " ".join([*said, *remarks])
+        return " ".join([*said, *islice(self._known_to_fail(), 2), *remarks])
+
+    def _known_to_fail(self) -> Iterator[str]:
+        """Return sentences about failed builds of these releases, if the log shows all their parts."""
+        here = {part: version for part, version in self.versions.items() if version and part in self.parts}
+        for report in self.reports:
+            tools = [(name, *tool_and_version(text)) for name, text in report.parts.items()]
+            asked = {tool or name: span for name, tool, span in tools if span}
+            narrower = report.outcome != "fails" or report.fork or report.machine or report.options
+            if asked and not narrower and all(part in here and spans(asked[part], here[part]) for part in asked):
+                shown = joined([f"{self.parts[part].title} {here[part]}" for part in asked])
+                yield f"{self.whom} with {shown} is known to fail. What helped: {'; or '.join(report.needs)}."
 
     def made_of(self, parts: Iterable[str]) -> str:
         """Return a sentence that lists the versions of `parts` the release was made with; empty if none is known."""
+        parts = parts if len(self.rows) <= _FEW else ()
         known = [f"{self.parts[part].title} {tested}" for part in parts if (tested := self.tested(part))]
         return f"{self.whom} was made with {joined(known)}." if known else ""
 
@@ -171,7 +210,14 @@ class ObservedParts:
     @property
     def whom(self) -> str:
         """The name of the source that is built, for sentences."""
-        return f"TensorFlow {self.versions['tensorflow']}" if self.release else "this source"
+        if not self.rows:
+            return "this source"
+        first, last = self.rows[0].release, self.rows[-1].release
+        if first == last:
+            return f"TensorFlow {self.versions['tensorflow'] or first}"
+        if self.releases[0] != first:
+            return f"TensorFlow up to {last}"
+        return f"TensorFlow {first} to {last}" if self.releases[-1] == last else f"TensorFlow from {first} on"
 
 
 def _cut(version: str, digits: int) -> Version:
@@ -184,13 +230,26 @@ def observed_parts(seen: LogSightings, knowledge: KnowledgeBase, context: Contex
     versions = {**asked, **{part: version for part, version in seen.versions.items() if version}}
     # A release in the log counts only if no profile sets the release.
     release = asked.get("tensorflow") or versions.get("tensorflow", "")
-    row = knowledge.releases.get(str(Version(release).minor)) if release else None
-    ranges = {part: required(knowledge, row, part.replace("_", "-")) for part in knowledge.log_parts} if row else {}
+    minor, known = str(Version(release).minor) if release else "", knowledge.releases
+    among = "" if release else seen.among.get("tensorflow", "")
+    releases = [one for one in (*_BEFORE, *known, _AFTER) if (admits(among, one) if among else one == minor)]
+    rows = [known[one] for one in releases if one in known]
+    ranges: dict[str, str] = {}
+    if len(rows) == 1:
+        ranges = {part: required(knowledge, rows[0], part.replace("_", "-")) for part in knowledge.log_parts}
+    reports = (
+        one
+        for one in knowledge.evidence.values()
+        # A build of one of the releases counts as well; a failure must be one of all.
+        if (all if one.outcome == "fails" else any)(is_of(one.tensorflow, row.release) for row in rows)
+    )
     return ObservedParts(
         parts=knowledge.log_parts,
         there=frozenset(seen.versions),
         versions={**versions, "tensorflow": release},
-        release=row,
+        releases=tuple(releases),
+        rows=tuple(rows),
+        reports=tuple(reports) if rows else (),
         required={part: versions for part, versions in ranges.items() if versions},
         problems=context.problems if context else (),
     )

@@ -56,6 +56,11 @@ class ReportedBuild(Row):
     date: str | None = None
 
     @property
+    def tools(self) -> tuple[str, ...]:
+        """The compilers in the report, such as `gcc 12.3.0`."""
+        return tuple(filter(None, (self.compiler, self.host_compiler)))
+
+    @property
     def parts(self) -> dict[str, str]:
         """The versions and tools in the report, by name."""
         tools = {"compiler": self.compiler, "host_compiler": self.host_compiler, "bazel": self.bazel}

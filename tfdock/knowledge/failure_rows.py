@@ -289,6 +289,12 @@ def _literal(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
+class ShownPart(PatternRow):
+    """A line that shows a part. `among` is the range (`>=1.4,<2`) of the versions that print such a line."""
+
+    among: Versions | Literal[""] = ""
+
+
 class LogPart(Remedied):
     """A part of a build (such as a compiler), or a system: how a log shows its version, and errors about the part.
 
@@ -305,7 +311,7 @@ class LogPart(Remedied):
 
     part: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$")]
     title: str
-    shows: tuple[PatternRow, ...] = ()
+    shows: tuple[ShownPart, ...] = ()
     owns: tuple[Expression, ...] = ()
     about: str = "Most such errors come from a version that is newer or older than the source was written for."
     digits: int = 2

@@ -106,6 +106,60 @@ def test_an_unknown_error_still_says_what_it_belongs_to_and_what_is_out_of_step(
     )
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (
+            ["tensorflow/contrib/lite/a.cc:12:3: error: frobnication", "/usr/include/c++/11/a.h:1:2: note: here"],
+            "gcc 11 is too new for TensorFlow up to 1.12, which was made with 4.8 to ",
+        ),
+        (
+            ["tensorflow/workspace2.bzl:3:4: in frob", "external/frob/a.cc:1:2: error: frobnication", "bazel 3.1.0"],
+            "Not a version that TensorFlow from 2.5 on was made with: Bazel 3.1.0 ",
+        ),
+        (
+            [
+                "I tensorflow/core/platform/cpu_feature_guard.cc:143] Your CPU supports instructions",
+                "ImportError: libcudart.so.10.1: cannot open shared object file: No such file or directory",
+            ],
+            "TensorFlow 2.2 was made with CUDA 10.1 and cuDNN 7.6.",
+        ),
+        (
+            [
+                "/s/tensorflow-2.14.0/a",
+                "/usr/lib/gcc/x86_64-linux-gnu/13/a",
+                "external/frob/a.cc:1:2: error: frobnication",
+            ],
+            "TensorFlow 2.14.0 with gcc 13 is known to fail. What helped: gcc 12, or ",
+        ),
+    ],
+)
+def test_the_lines_of_a_log_tell_its_releases_and_what_failed_with_them(lines: list[str], told: str) -> None:
+    found = diagnosed("\n".join(lines) + "\n")
+    assert told in (found.findings[0].cause if found.findings else found.first)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # A contradiction: the log is of two releases.
+        ["tensorflow/contrib/lite/a.cc:12:3: error: frobnication", "tensorflow/lite/a.cc:1:2: note: here"],
+        # A release before the table may have been made with an older Bazel.
+        ["tensorflow/contrib/a.cc:1:2: error: frobnication", "bazel 0.1.5"],
+        # Somebody built this release with gcc 7, although its wheel was made with 4.8.
+        [
+            "/s/tensorflow-1.12.0/a",
+            "/usr/include/c++/7/a.h:1:2: note: here",
+            "external/frob/a.cc:1:2: error: frobnication",
+        ],
+    ],
+)
+def test_what_the_lines_of_a_log_do_not_prove_is_not_told(lines: list[str]) -> None:
+    found = diagnosed("\n".join(lines) + "\n")
+    assert not [one for one in (found.first, *(one.cause for one in found.findings)) if "made with: " in one]
+    assert not [one for one in found.findings if one.id.endswith(("_too_new", "_too_old"))]
+
+
 def test_the_last_word_of_a_package_builder_is_not_the_first_error() -> None:
     builder = "==> Error: ProcessError: Command exited with status 1:"
     told = diagnosed(f"{builder}\n5 errors found in build log:\nexternal/frob/a.cc:1:2: error: frobnication\n")
