@@ -76,10 +76,13 @@ _PREFIX = re.compile(
 )
 # Prefixes nest: a line of BuildKit may be part of a line of a CI service.
 _PREFIXES = 8
-# The calls of a traceback, below a line that announces an error.
+# The command of a step and the calls of a traceback, below a line that announces an error. NEXT begins a line.
 _CALLS = re.compile(
-    rb"(?:\n[^\n]*Traceback \(most recent call last\):)?"
-    rb'\n(?:#\d+ [\d.]+ )?[ \t]*File "[^\n]*(?:\n(?:#\d+ [\d.]+ )?[ \t]+[^\n]*){0,400}'
+    (
+        rb"(?:NEXT[ \t]+\(?cd [^\n]*(?:NEXT[ \t]+[^\n]*){0,400}(?:NEXT(?:# |Execution platform: )[^\n]*){0,3})?"
+        rb"(?:(?:\n[^\n]*Traceback \(most recent call last\):)?"
+        rb'NEXT[ \t]*File "[^\n]*(?:NEXT[ \t]+[^\n]*){0,400})?'
+    ).replace(b"NEXT", rb"\n(?:#\d+ [\d.]+ )?")
 )
 _SUFFIX = re.compile(r'(?:\\r)?\\n","stream":"std(?:out|err)","time":"[^"]{1,40}"\}$')
 
@@ -130,7 +133,7 @@ class Block:
         return indent >= 0 and b'", line ' in above and self.data[begin + indent : begin + indent + 1].isspace()
 
     def shown(self, place: int) -> tuple[str, ...]:
-        """Return the line at a place and the next lines, without a traceback's calls and without empty lines."""
+        """Return the line at a place and the next lines, without calls, a step's command, and empty lines."""
         begin, end = self.around(place)
         lines = [self.text(begin, end)]
         end = calls.end() if (calls := _CALLS.match(self.data, end)) else end

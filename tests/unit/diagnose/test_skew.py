@@ -262,7 +262,29 @@ def test_below_a_traceback_stand_the_words_of_the_rule(words: str, prefix: str) 
     assert "in line 1. Below it, the tool that failed says: `frob is even`. A rule that prepares a" in told.first
 
 
-@pytest.mark.parametrize("between", ["", "INFO: Elapsed time: 0.4s\n", "(cd /c/execroot && \\\n"])
+COMMAND = """\
+  (cd /c/execroot && \\
+  exec env - \\
+    PATH=/usr/bin \\
+  bazel-out/frobcc -c fft2d.c)
+# Configuration: 1c0ffee
+Execution platform: @local_execution_config_platform//:platform
+Traceback (most recent call last):
+  File "/c/frobcc", line 3, in <module>
+    frob()
+"""
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "",
+        "INFO: Elapsed time: 0.4s\n",
+        "(cd /c/execroot && \\\n",
+        COMMAND,
+        "  cd C:/execroot\n  SET PATH=C:\\msys64\n",
+    ],
+)
 def test_below_a_line_that_only_announces_stand_the_words_of_the_tool(between: str) -> None:
     announced = "ERROR: /c/external/fft2d/BUILD.bazel:26:1: C++ compilation of rule '@fft2d//:fft2d' failed (Exit 1)"
     told = diagnosed(f"{announced}\n{between}frobcc must be run by frob\nTarget //a:b failed to build\n")
