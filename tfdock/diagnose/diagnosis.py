@@ -17,7 +17,7 @@ from tfdock.diagnose import skew
 from tfdock.diagnose.log_search import GoodEnd, LogSightings, Sighting, SuspectLine
 from tfdock.diagnose.skew import ObservedParts, Skew
 from tfdock.errors import Suggestion, clean
-from tfdock.knowledge.failure_rows import ErrorKind, Failure, LogPart, Relation, compiled
+from tfdock.knowledge.failure_rows import ErrorKind, Failure, LogPart, Relation
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import profile_fixes
 from tfdock.plan.profile_fixes import Context
@@ -243,10 +243,11 @@ def _finding(
     # Shortened only for sentences: the changes of the profile below need the whole values.
     values = {**row.values, **newest, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
     told = here.outside() if row.unsure else here.made_of(row.tells)
-    said = [f"{name} {text}" for name, text in sighting.values.items()]
-    known = [one for one in knowledge.meanings if any(map(compiled(one.says).search, said))]
+    known = [
+        (one, groups) for one in knowledge.meanings if (groups := one.found(sighting.values.items())) is not None
+    ]
     # A later row of the table is more exact than an earlier one.
-    better = next((one.fix for one in reversed(known) if one.fix), "")
+    better, groups = next(((one.fix, groups) for one, groups in reversed(known) if one.fix), ("", {}))
     variant = next((one for one in row.variants if here.show(one.beside)), None)
     cause = (variant and variant.cause) or row.cause
     own = (variant and variant.fix) or better or ("bazel" not in seen.versions and row.installed) or row.fix
@@ -262,8 +263,9 @@ def _finding(
         confidence=("high", "medium", "low")[min(doubts, 2)],
         line=sighting.line,
         excerpt="\n".join(sighting.excerpt),
-        cause=" ".join(filter(None, (cause.format(**values), *(one.means for one in known), told))),
-        fix=(profile_fixes.fix(row, profile) if profile else "") or own.format(**{"python": "3.N", **values}),
+        cause=" ".join(filter(None, (cause.format(**values), *(one.means for one, _ in known), told))),
+        fix=(profile_fixes.fix(row, profile) if profile else "")
+        or own.format(**{"python": "3.N", **values, **groups}),
         source=knowledge.cited("failures", row),
         count=sighting.count,
         values=dict(sighting.values),

@@ -26,6 +26,7 @@ from tfdock.knowledge.rows import (
     RowPart,
     Template,
     Versions,
+    check_placeholders,
     placeholders,
     template_with,
 )
@@ -346,14 +347,25 @@ class ErrorKind(Row):
 class Meaning(Row):
     """What a value of a failure means. `says` is an expression for the value's name, a blank and the value.
 
-    `fix` replaces the failure's own fix, which is for all values; `{python}` is the newest Python of the release.
+    `fix` replaces the failure's own fix, which is for all values. It is a template of the groups in `says`, and of
+    `python`, the newest Python of the release.
     """
 
     KEY = ("says",)
 
     says: Expression
     means: str
-    fix: Annotated[str, template_with("python")] = ""
+    fix: Template = ""
+
+    @model_validator(mode="after")
+    def _names_its_groups(self) -> Self:
+        check_placeholders(self.fix, ("python", *compiled(self.says).groupindex))
+        return self
+
+    def found(self, values: Iterable[tuple[str, str]]) -> Mapping[str, str] | None:
+        """Return the groups of the first value (its name and text) with this meaning; None without such a value."""
+        matches = (compiled(self.says).search(f"{name} {text}") for name, text in values)
+        return next((match.groupdict() for match in matches if match), None)
 
 
 class CameAndWent(Row):

@@ -913,3 +913,11 @@ def test_a_log_that_a_post_quotes_is_read_as_it_was() -> None:
 )
 def test_only_what_was_pasted_is_read_again(log: bytes, whole: bytes) -> None:
     assert unwrapped(log) == whole
+
+
+def test_the_fix_for_a_value_names_what_stands_in_the_value() -> None:
+    wheel = "tensorflow-1.4.0-cp35-cp35m-linux_x86_64.whl"
+    (one,) = diagnosed(f"{wheel} is not a supported wheel on this platform.\n").findings
+    assert one.fix.startswith(
+        "If `python --version` prints another version than 3.5, install the wheel with Python 3.5."
+    )
