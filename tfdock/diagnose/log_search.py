@@ -17,7 +17,7 @@ import ahocorasick_rs
 
 from tfdock.bazel import output
 from tfdock.diagnose.log_lines import BLOCK, NEAR, Block, Log, bare
-from tfdock.knowledge.failure_rows import Failure, comparable
+from tfdock.knowledge.failure_rows import Failure, comparable, compiled, is_said
 from tfdock.knowledge.tables import KnowledgeBase
 
 #: Places that are examined at the beginning of a block, and as many at its end, divided among the literals: the
@@ -89,7 +89,8 @@ class LogSightings:
 
     `named`: errors with a name that some version of a part added or removed. `versions`: the version of each part in
     the log; empty if the log shows no version of the part. `among`: the range of versions (`>=1.4,<2`) of parts
-    whose lines show no more. `success`: the success at the end of the log, if any.
+    whose lines show no more. `success`: the success at the end of the log, if any. `hints`: lines that do not look
+    like errors, and that a kind of error matches.
     """
 
     lines: int
@@ -99,6 +100,7 @@ class LogSightings:
     versions: Mapping[str, str]
     among: Mapping[str, str]
     success: GoodEnd | None
+    hints: tuple[SuspectLine, ...] = ()
 
 
 @dataclass
@@ -111,6 +113,7 @@ class _Epoch:
     sightings: dict[str, Sighting] = field(default_factory=dict)
     spoilt: Sequence[str] = ()
     suspects: list[SuspectLine] = field(default_factory=list)
+    hints: list[SuspectLine] = field(default_factory=list)
     named: dict[tuple[int, ...], SuspectLine] = field(default_factory=dict)
     last: deque[SuspectLine] = field(default_factory=lambda: deque(maxlen=_SUSPECTS))
     success: GoodEnd | None = None
@@ -136,8 +139,11 @@ class Diagnostician:
 
     def __init__(self, knowledge: KnowledgeBase) -> None:
         self._rules, self._names = knowledge.failures, knowledge.came_and_went
+        self._kinds = [kind for kind in knowledge.error_kinds if kind.has]
         # The suspicious texts come first: a number below their count means a suspicious text.
-        uses: dict[str, list[tuple[Failure, int]]] = {literal: [] for literal in _SUSPICIOUS}
+        suspicious = dict.fromkeys((*_SUSPICIOUS, *(text for kind in self._kinds for text in kind.has)))
+        self._suspicious = len(suspicious)
+        uses: dict[str, list[tuple[Failure, int]]] = {literal: [] for literal in suspicious}
         for rule in self._rules.values():
             for place, pattern in enumerate((*rule.patterns, *rule.facts)):
                 uses.setdefault(pattern.has, []).append((rule, place))
@@ -181,6 +187,7 @@ class Diagnostician:
             among={part: ",".join(sorted(ranges)) for part, ranges in self._among.items() if ranges},
             # An error after the success cancels it.
             success=None if now.suspects else now.success,
+            hints=() if now.suspects or now.success else tuple(now.hints),
         )
 
     def _look(self, block: Block) -> None:
@@ -197,7 +204,7 @@ class Diagnostician:
             if place >= end or end - begin >= NEAR:  # In a long line, each place has its own part.
                 begin, end = block.around(place)
                 text = block.text(begin, end)
-            if literal < len(_SUSPICIOUS):
+            if literal < self._suspicious:
                 line, counted = line + block.data.count(b"\n", counted, place), place
                 self._suspect(line, text, block.shown(place)[1:])
             for rule, pattern in self._uses[literal]:
@@ -218,7 +225,7 @@ class Diagnostician:
             # Other matches belong to the previous or next block, which also contains them.
             starts = seen[bisect_left(seen, block.since) : bisect_left(seen, block.until)]
             # Suspicious texts such as `error:` are frequent, and only the first and last few are kept.
-            most = 4 * _SUSPECTS if literal < len(_SUSPICIOUS) else share
+            most = 4 * _SUSPECTS if literal < self._suspicious else share
             # Take the first places, because causes come first, and the last ones, because the end shows the final
             # error.
             few = starts if len(starts) <= 2 * most else [*starts[:most], *starts[-most:]]
@@ -299,6 +306,10 @@ class Diagnostician:
 
     def _suspect(self, line: int, text: str, below: tuple[str, ...]) -> None:
         if not (output.is_error(text) or _OF_A_SCRIPT.search(text)):
+            said, hints = comparable(text), self._now.hints
+            told = len(hints) < _SUSPECTS and is_said(said) and "Successful" not in text
+            if told and any(compiled(kind.says).search(said) for kind in self._kinds):
+                hints.append(SuspectLine(line, text, below))
             return
         self._learn_versions("\n".join((text, *below)))
         suspect, now = SuspectLine(line, text, below, self._named(text, below)), self._now

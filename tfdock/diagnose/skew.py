@@ -48,7 +48,10 @@ _AROUND = re.compile(
 )
 # Messages of tools about a removed name.
 _GONE = re.compile(r"(?:has been|was|been) removed|removed in favor|\bdeprecated\b|no longer |disabled by default")
-_COMPILED = re.compile(r"\berror(?: [A-Z]{1,3}\d{4})?: |^(?:ERROR|Error(?: in \w{1,40})?): ")
+# Not `CUDA error: `, as programs print at run time.
+_COMPILED = re.compile(
+    r"(?:(?<!\w )\b|(?:fatal|catastrophic|compiler) )error(?: [A-Z]{1,3}\d{4})?: |^(?:ERROR|Error(?: in \w{1,40})?): "
+)
 _REPOSITORY = re.compile(r"\bexternal/(?P<path>[\w.+~-]{1,100})/|@(?P<label>[\w.+~-]{1,100})//")
 _ADDRESS = re.compile(r"https?://[^\s,\]]{1,600}")
 _TOOL = re.compile(r"(?:failed|Exit \d{1,3}\)?):? ?(?:\([^)]{1,40}\):? )?(?P<tool>[\w./+-]{1,80}) failed")

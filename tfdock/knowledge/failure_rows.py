@@ -335,12 +335,16 @@ class LogPart(Remedied):
 
 
 class ErrorKind(Row):
-    """A kind of error: an expression for the error's `comparable` line, and the next step if no failure is known."""
+    """A kind of error: an expression for the error's `comparable` line, and the next step if no failure is known.
+
+    `has` are texts of lines that do not look like errors: in a log without an error, such a line may show the cause.
+    """
 
     KEY = ("kind",)
 
     kind: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z_]*$")]
     says: Expression
+    has: tuple[Has, ...] = ()
     step: str
 
 

@@ -762,7 +762,7 @@ def test_noise_is_explained_when_asked_and_where_a_log_has_nothing_else(log: Pat
 
 
 def test_a_log_without_an_error_says_where_the_cause_stands(log: Path) -> None:
-    log.write_text("make: *** [all]\n")
+    log.write_text("Successfully opened dynamic library libcupti.so.10.1\nmake: *** [all]\n")
     _, whole, *_ = run(log).stdout.splitlines()
     assert whole.startswith("tfdock finds no error in these lines. The cause is in the first error of the whole")
 

@@ -199,7 +199,8 @@ compiler_crash: nvcc error   : 'ptxas' died with status 0xC0000005 (ACCESS_VIOLA
 repository_rule: ERROR: no such package '@frob//cuda': Traceback (most recent call last):
 rule_fail: Error in fail: frob:headers_lib cannot depend on frob:lib
 visibility: ERROR: /s/BUILD:107:1: Target '@llvm//:support' is not visible from target '@org_tensorflow//xla:client'.
-python: ==> Error: AttributeError: module 'spack.frob.builtin' has no attribute 'make_jobs'
+no_such_name: ==> Error: AttributeError: module 'spack.frob.builtin' has no attribute 'make_jobs'
+python: ValueError: frobnication
 starlark: ERROR: /s/WORKSPACE:3:1: name 'frob_archive' is not defined
 repository_rule: ERROR: An error occurred during the fetch of repository 'local_config_frob':
 no_repository: ERROR: no such package '@frob//': frob could not be resolved.
@@ -221,6 +222,12 @@ source_refused: C:/s/frob.h(719): error : frobnication [C:\\s\\frob.vcxproj]
 msvc: .\\frob.h(71): error C2338:
 msvc_templates: tensorflow/dtensor/frob.cc(812): error C2976: 'llvm::SmallVector': too few template arguments
 consequence: The command '/bin/sh -c frob' returned a non-zero code: 3
+gpu_library: RuntimeError: CUDA error: CUSOLVER_STATUS_FROBBED
+gpu_memory: frob.errors_impl.ResourceExhaustedError: SameWorkerRecvDone unable to allocate output tensor.
+lite_delegate: java.lang.IllegalArgumentException: Internal error: Failed to apply delegate: OpenCL library not loaded
+tensorflow_error: frob.errors_impl.InvalidArgumentError: Trying to access resource Frob located in device CPU:0
+killed: zsh: killed     python frob.py
+gpu_library: 2024-01-01 10:00:00.1: E frob/cuda_blas.cc:193] failed for cuBLAS handle: CUBLAS_STATUS_FROB
 consequence: FAILED: Build did NOT complete successfully
 """
 
