@@ -78,6 +78,8 @@ class Diagnosis:
 def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis:
     """Return the causes that a log shows, in order, as text."""
     rows = knowledge.failures
+    if not (seen.suspects or seen.success):
+        seen = replace(seen, suspects=tuple(one for one in seen.end if skew.is_kind(one.text, knowledge.error_kinds)))
     # Do this before failures are chosen: a grave warning becomes a failure.
     sightings = _with_grave_failures(seen, rows, profile_fixes.accelerator(context) if context else "")
     failed = [
@@ -87,11 +89,8 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
     noise = [sighting for sighting in sightings if rows[sighting.rule].harmless]
     # A line that a harmless row matches only looks like an error.
     calm = [(rows[one.rule], place) for one in noise for place in range(len(rows[one.rule].patterns))]
-    errors, hints = (
-        tuple(one for one in lines if all(row.reads(place, one.text) is None for row, place in calm))
-        for lines in (seen.suspects, seen.hints)
-    )
-    seen = replace(seen, suspects=errors, hints=hints)
+    errors = (one for one in seen.suspects if all(row.reads(place, one.text) is None for row, place in calm))
+    seen = replace(seen, suspects=tuple(errors))
     here = skew.observed_parts(seen, knowledge, context)
     skews = _beside_failures(skew.skews(seen, knowledge, here), specific, rows)
     # An added or removed name is more exact than a row for a whole class of lines.
@@ -148,11 +147,7 @@ def _first(seen: LogSightings, here: ObservedParts, kinds: Sequence[ErrorKind]) 
     own = [one for one in seen.suspects if not skew.only_announces(one.text)]
     first = next(iter(own or seen.suspects), None)
     if first is None:
-        if not seen.hints:
-            return ""
-        hint = seen.hints[0]
-        told = f"No line looks like an error. Line {hint.line} may show the cause: `{hint.text[:_LONGEST]}`."
-        return " ".join(filter(None, (told, here.outside(), skew.next_step(hint, kinds))))
+        return ""
     # An earlier line of Bazel may name the place that the error itself lacks.
     before = (one for one in reversed(seen.suspects) if one.line < first.line)
     place = next(filter(None, map(skew.place, (first, *before))), "")

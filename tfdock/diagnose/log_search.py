@@ -16,8 +16,8 @@ from functools import lru_cache
 import ahocorasick_rs
 
 from tfdock.bazel import output
-from tfdock.diagnose.log_lines import BLOCK, NEAR, Block, Log, bare
-from tfdock.knowledge.failure_rows import Failure, comparable, compiled, is_said
+from tfdock.diagnose.log_lines import AFTER, BLOCK, NEAR, Block, Log, bare
+from tfdock.knowledge.failure_rows import Failure, comparable, is_said
 from tfdock.knowledge.tables import KnowledgeBase
 
 #: Places that are examined at the beginning of a block, and as many at its end, divided among the literals: the
@@ -27,6 +27,8 @@ _ENOUGH = 100  #: The most times that a failure is counted in a log. Further mat
 _SUSPECTS = 5  #: Lines that look like errors: the first five and the last five are kept.
 #: Versions of parts are searched in this many bytes at the beginning of a log, and of each later block.
 _HEAD, _SAMPLE = 4 << 20, 1 << 14
+_LAST = 30  #: The last lines, in which a message counts even if it does not look like an error.
+_CONTINUES = re.compile(r"[IW]\d{0,4} |\[?(?:INFO|DEBUG|WARN)|.{0,60}\b[IW] \S{1,200}\.cc:\d|checking |Successful")
 _NAMED = 20  #: The most errors stored because they have names from `came_and_went`, each with other names.
 _SUSPICIOUS = (
     "ERROR:", "error:", "Error:", "FATAL:", "FAILED", "Killed", "Exception:", "Segmentation fault",
@@ -89,8 +91,7 @@ class LogSightings:
 
     `named`: errors with a name that some version of a part added or removed. `versions`: the version of each part in
     the log; empty if the log shows no version of the part. `among`: the range of versions (`>=1.4,<2`) of parts
-    whose lines show no more. `success`: the success at the end of the log, if any. `hints`: lines that do not look
-    like errors, and that a kind of error matches.
+    whose lines show no more. `success`: the success at the end of the log, if any. `end`: the last lines.
     """
 
     lines: int
@@ -100,7 +101,7 @@ class LogSightings:
     versions: Mapping[str, str]
     among: Mapping[str, str]
     success: GoodEnd | None
-    hints: tuple[SuspectLine, ...] = ()
+    end: tuple[SuspectLine, ...]
 
 
 @dataclass
@@ -113,7 +114,6 @@ class _Epoch:
     sightings: dict[str, Sighting] = field(default_factory=dict)
     spoilt: Sequence[str] = ()
     suspects: list[SuspectLine] = field(default_factory=list)
-    hints: list[SuspectLine] = field(default_factory=list)
     named: dict[tuple[int, ...], SuspectLine] = field(default_factory=dict)
     last: deque[SuspectLine] = field(default_factory=lambda: deque(maxlen=_SUSPECTS))
     success: GoodEnd | None = None
@@ -139,11 +139,8 @@ class Diagnostician:
 
     def __init__(self, knowledge: KnowledgeBase) -> None:
         self._rules, self._names = knowledge.failures, knowledge.came_and_went
-        self._kinds = [kind for kind in knowledge.error_kinds if kind.has]
         # The suspicious texts come first: a number below their count means a suspicious text.
-        suspicious = dict.fromkeys((*_SUSPICIOUS, *(text for kind in self._kinds for text in kind.has)))
-        self._suspicious = len(suspicious)
-        uses: dict[str, list[tuple[Failure, int]]] = {literal: [] for literal in suspicious}
+        uses: dict[str, list[tuple[Failure, int]]] = {literal: [] for literal in _SUSPICIOUS}
         for rule in self._rules.values():
             for place, pattern in enumerate((*rule.patterns, *rule.facts)):
                 uses.setdefault(pattern.has, []).append((rule, place))
@@ -169,8 +166,10 @@ class Diagnostician:
 
     def close(self) -> LogSightings:
         """Read the remaining bytes at the end of the log, and return the findings."""
+        end = b""
         for block in self._log.close():
             self._look(block)
+            end = block.data[-_SAMPLE:]
         now = self._now
         last = [suspect for suspect in now.last if suspect not in now.suspects]
         # With the facts of their rules.
@@ -187,8 +186,16 @@ class Diagnostician:
             among={part: ",".join(sorted(ranges)) for part, ranges in self._among.items() if ranges},
             # An error after the success cancels it.
             success=None if now.suspects else now.success,
-            hints=() if now.suspects or now.success else tuple(now.hints),
+            end=tuple(self._last_lines(end)),
         )
+
+    def _last_lines(self, end: bytes) -> Iterator[SuspectLine]:
+        """Yield the last lines of the log that a tool prints on its own, without messages that it continues after."""
+        lines = [bare(line[:NEAR]) for line in end.decode("utf-8", "replace").splitlines()][-_LAST:]
+        for place, text in enumerate(lines):
+            if is_said(comparable(text)) and not _CONTINUES.match(text):
+                below = tuple(filter(None, lines[place + 1 : place + 1 + AFTER]))
+                yield SuspectLine(self._log.lines - len(lines) + place + 1, text, below)
 
     def _look(self, block: Block) -> None:
         # The configuration is at the beginning of a log; a sample of the rest is enough.
@@ -204,7 +211,7 @@ class Diagnostician:
             if place >= end or end - begin >= NEAR:  # In a long line, each place has its own part.
                 begin, end = block.around(place)
                 text = block.text(begin, end)
-            if literal < self._suspicious:
+            if literal < len(_SUSPICIOUS):
                 line, counted = line + block.data.count(b"\n", counted, place), place
                 self._suspect(line, text, block.shown(place)[1:])
             for rule, pattern in self._uses[literal]:
@@ -225,7 +232,7 @@ class Diagnostician:
             # Other matches belong to the previous or next block, which also contains them.
             starts = seen[bisect_left(seen, block.since) : bisect_left(seen, block.until)]
             # Suspicious texts such as `error:` are frequent, and only the first and last few are kept.
-            most = 4 * _SUSPECTS if literal < self._suspicious else share
+            most = 4 * _SUSPECTS if literal < len(_SUSPICIOUS) else share
             # Take the first places, because causes come first, and the last ones, because the end shows the final
             # error.
             few = starts if len(starts) <= 2 * most else [*starts[:most], *starts[-most:]]
@@ -306,10 +313,6 @@ class Diagnostician:
 
     def _suspect(self, line: int, text: str, below: tuple[str, ...]) -> None:
         if not (output.is_error(text) or _OF_A_SCRIPT.search(text)):
-            said, hints = comparable(text), self._now.hints
-            told = len(hints) < _SUSPECTS and is_said(said) and "Successful" not in text
-            if told and any(compiled(kind.says).search(said) for kind in self._kinds):
-                hints.append(SuspectLine(line, text, below))
             return
         self._learn_versions("\n".join((text, *below)))
         suspect, now = SuspectLine(line, text, below, self._named(text, below)), self._now

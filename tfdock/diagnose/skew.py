@@ -452,6 +452,12 @@ def said_below(error: SuspectLine) -> str:
     return next(words, "") if only_announces(error.text) else ""
 
 
+def is_kind(text: str, kinds: Iterable[ErrorKind]) -> bool:
+    """Return whether a line that does not look like an error says what a kind of error says."""
+    said = comparable(text)
+    return any(compiled(kind.says).search(said) for kind in kinds if not kind.vague)
+
+
 def next_step(error: SuspectLine, kinds: Iterable[ErrorKind]) -> str:
     """Return the next step for an error that only an error kind matches; empty if no kind matches."""
     texts = [comparable(text) for text in (error.text, *error.below)]

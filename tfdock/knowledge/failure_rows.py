@@ -337,15 +337,16 @@ class LogPart(Remedied):
 class ErrorKind(Row):
     """A kind of error: an expression for the error's `comparable` line, and the next step if no failure is known.
 
-    `has` are texts of lines that do not look like errors: in a log without an error, such a line may show the cause.
+    Without an error, the last lines of a log are tried. `vague`: not for such lines, because harmless lines have such
+    words too.
     """
 
     KEY = ("kind",)
 
     kind: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z_]*$")]
     says: Expression
-    has: tuple[Has, ...] = ()
     step: str
+    vague: bool = False
 
 
 class Meaning(Row):

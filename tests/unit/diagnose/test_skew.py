@@ -171,10 +171,9 @@ KINDS = """
 killed: frob.exe: error: bad_alloc
 compiler_crash: fatal error: error in backend: Cannot select: frob
 program_crash: bash: line 1: 88 Segmentation fault: 11  bazel-out/host/bin/external/protobuf_archive/js_embed
-program_crash: ERROR: /s/BUILD:4:1: ProtoCompile a failed (Segmentation fault): protoc failed: error executing command
+certificate: frob: certificate has expired
 dll: ImportError: DLL load failed: %1 is not a valid Win32 application.
-dll: ImportError: Could not find 'msvcp140.dll'.
-dll: OSError: [WinError 193] %1 is not a valid Win32 application
+program_missing: FileNotFoundError: [Errno 2] No such file or directory: 'frobcc'
 import_name: ImportError: cannot import name 'frob_utils'
 pip_path: ERROR: Could not install packages due to an OSError: [Errno 2] No such file or directory: 'C:\\v\\frob.h'
 pip_cache: OSError: [Errno 13] Permission denied: '/home/u/.cache/pip/wheels/ab/cd'
@@ -187,7 +186,7 @@ starlark: ERROR: /c/external/local_config_frob/frob.bzl:10:2: indentation error
 gpu_runtime: FrobError: CUDA runtime frobbed on GPU:0
 library_missing: LINK : fatal error LNK1104: cannot open file 'python35.lib'
 undefined_reference: pack_op.lo(pack_op.o) : error LNK2019: unresolved external symbol "void ConcatGPU<T>(C *)"
-option: error: no such file or directory: 'v2'
+compiler_input: error: no such file or directory: 'v2'
 not_position_independent: /usr/bin/ld: a.o: relocation R_X86_64_PC32 against symbol `frob' can not be used
 dangling_link: ERROR: /s/BUILD:1:1: Couldn't build file: libfrob.so.2 is a dangling symbolic link
 cmake_export: CMake Error: install(EXPORT "frob" ...) requires target "absl_flags" that is not in any export set.
@@ -195,7 +194,6 @@ cmake_package: No package 'frob' found. Perhaps you should add the directory to 
 cmake: CMake Error at frob/CMakeLists.txt:9 (message):
 header_missing: a/interpreter_builder.h:26: error: frob/frob.h: No such file or directory
 undefined_at_import: _frob.so: undefined symbol: _ZN4frob6String8allocateEm
-compiler_crash: nvcc error   : 'ptxas' died with status 0xC0000005 (ACCESS_VIOLATION)
 repository_rule: ERROR: no such package '@frob//cuda': Traceback (most recent call last):
 rule_fail: Error in fail: frob:headers_lib cannot depend on frob:lib
 visibility: ERROR: /s/BUILD:107:1: Target '@llvm//:support' is not visible from target '@org_tensorflow//xla:client'.
@@ -203,22 +201,22 @@ no_such_name: ==> Error: AttributeError: module 'spack.frob.builtin' has no attr
 python: ValueError: frobnication
 starlark: ERROR: /s/WORKSPACE:3:1: name 'frob_archive' is not defined
 repository_rule: ERROR: An error occurred during the fetch of repository 'local_config_frob':
+patch_refused: error: patch failed: third_party/frob.bzl:5
 no_repository: ERROR: no such package '@frob//': frob could not be resolved.
 builder: ERROR: Task (/y/frob/tensorflow-lite_2.4.1.bb:do_compile) failed with exit code '1'
-builder: error: build of '/nix/store/1chcd-python2.7-tensorflow-1.3.1.drv' failed
+std_header: a.h:3:5: error: 'setw' was not declared in this scope
 macro: .\\tensorflow/stream_executor/rng.h(66): error C2059: syntax error: '::'
 templates: ./core/framework/variant.h(343): error: constexpr constructor calls non-constexpr function "A::A()"
 undeclared: a.cc:3:1: error: 'Frob' was not declared in this scope
 linker: clang: error: linker command failed with exit code 1 (use -v to see invocation)
 consequence: ERROR: /s/kernels/BUILD:4094:1: output 'a.cu.pic.o' was not created
 network: fatal: unable to access 'https://frob.example/frob.git/': Failed to connect
-network: curl: (56) Recv failure
+undeclared: a.cc:404:5: error: 'SHA256' was not declared in this scope
 library_not_loaded: frob.errors_impl.InternalError: libfrob.so.3: cannot open shared object file
 script_file: cp: cannot stat 'bazel-out/frob/numpy/.doxyfile': No such file or directory
 package_without_build: ERROR: /s/BUILD:1:1: no such package '@frob//a': BUILD file not found in directory 'a'
 docker_command: docker: Error response from daemon: frobnication.
 source_refused: external/frob/a.cc:1:2: error: frobnication
-source_refused: C:/s/frob.h(719): error : frobnication [C:\\s\\frob.vcxproj]
 msvc: .\\frob.h(71): error C2338:
 msvc_templates: tensorflow/dtensor/frob.cc(812): error C2976: 'llvm::SmallVector': too few template arguments
 consequence: The command '/bin/sh -c frob' returned a non-zero code: 3
@@ -238,6 +236,19 @@ def test_an_unknown_error_of_a_known_kind_has_a_next_step(kind: str, log: str) -
     told = diagnosed(f"{log}\n")
     assert told.findings == ()
     assert [name for step, name in steps.items() if told.first.endswith(step)] == [kind], told.first
+
+
+def test_a_message_that_looks_like_no_error_counts_at_the_end_of_a_log_without_errors() -> None:
+    refused, error = "frob: timed out", "a.cc:1:2: error: frob"
+    assert [one.text for one in diagnosed(f"{refused}\n").suspects] == [refused]
+    assert [one.text for one in diagnosed(f"{refused}\n{error}\n").suspects] == [error]
+    assert diagnosed(f"{refused}\n" + "frob\n" * 30).suspects == diagnosed(f"INFO: {refused}\n").suspects == ()
+
+
+def test_a_general_row_says_what_a_name_belongs_to() -> None:
+    (symbol,) = diagnosed("a.o: undefined reference to `sqlite3_open'\n").findings
+    (header,) = diagnosed("a.cc:1:10: fatal error: curand_kernel.h: No such file or directory\n").findings
+    assert ("SQLite" in symbol.cause, "TF_CUDA_PATHS" in header.fix) == (True, True)
 
 
 def test_the_first_error_is_none_that_only_announces_or_follows_from_another() -> None:
