@@ -238,7 +238,7 @@ class Limits:
             rows = [row for row in self.knowledge.toolkits.values() if row.toolkit == name]
             below = [row for row in rows if not brought.before or Version(row.version) < Version(brought.before)]
             return max(below, key=lambda row: Version(row.version), default=None)
-        return self.knowledge.toolkits.get((name, str(Version(version).minor)))
+        return self.knowledge.toolkit(name, version)
 
     def _floors_of_release(self) -> Iterator[str]:
         release = self.facts.release
@@ -278,7 +278,7 @@ class Limits:
         """Return the toolkit that compiled the wheel, if it limits run time and does not know the name `asked`."""
         name = self._accelerator.toolkit or ""
         version = self.facts.built.get(name, "")
-        row = self.knowledge.toolkits.get((name, str(Version(version).minor))) if version else None
+        row = self.knowledge.toolkit(name, version)
         is_limit = compiler.limited_by_build and row is not None and asked not in row.targets
         return f"{self._title(name)} {version}" if is_limit else ""
 
@@ -454,8 +454,7 @@ class Limits:
         # The newest PTX decides, because the driver must know all PTX of the code.
         isa = max((image.isa for image in images), key=isa_order, default="")
         name = self._accelerator.toolkit or ""
-        minor = str(Version(self.facts.version_of(name)).minor)
-        own = self.knowledge.toolkits.get((name, minor))
+        own = self.knowledge.toolkit(name, self.facts.version_of(name))
         # A driver takes PTX up to the ISA of the toolkit that it came with.
         row = toolkit_of_ptx(self.knowledge, name, Version(isa)) if isa else own
         floor = own_driver(row, wsl=self._wsl) if row else None

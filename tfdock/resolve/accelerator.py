@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
-from tfdock.gpu.devices import bare_gpu, find_gpu, is_embedded, machine_of, sorted_targets, unknown_gpu
+from tfdock.gpu.devices import bare_gpu, find_gpu, is_embedded, machine_of, unknown_gpu
 from tfdock.knowledge.fits import own_target
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.release_rows import Release
@@ -24,18 +24,6 @@ from tfdock.resolve.rules import (
 )
 from tfdock.types import TARGET_FIELDS, Version
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChosenDevices:
-    """The choices for the devices of a build: targets, components and GPU compiler."""
-
-    accelerator: Accelerator
-    components: Mapping[str, str]
-    targets: tuple[str, ...]
-    compiler: str
-    compiler_version: str
-
-
 # --- the accelerator ------------------------------------------------------------------------------------------------
 
 
@@ -47,12 +35,8 @@ def accelerator_of(question: Question) -> Accelerator:
     profile, known, notes = question.profile, question.knowledge.accelerators, question.notes
     asked, before = profile.accelerator, len(notes.problems)
     if asked is not None and asked not in known:
-        notes.stop(
-            "accelerator-unknown",
-            "accelerator",
-            f"the accelerator `{asked}` is not known",
-            why=f"known: {', '.join(sorted(known))}",
-        )
+        message = f"the accelerator `{asked}` is not known"
+        notes.stop("accelerator-unknown", "accelerator", message, why=f"known: {', '.join(sorted(known))}")
     _check_devices(question)
     if len(notes.problems) > before:
         notes.stop_if_refused()
@@ -64,12 +48,9 @@ def accelerator_of(question: Question) -> Accelerator:
             notes.refuse("accelerator-conflict", path, f"`{path}` is for {name}, but `accelerator:` is {asked}")
     if len(names) > 1:
         listed = ", ".join(f"`{path}` ({name})" for path, name in evidence)
-        notes.refuse(
-            "accelerator-conflict",
-            evidence[0][0],
-            f"the profile mixes accelerators: {listed}",
-            why="a wheel serves only one accelerator: make two profiles",
-        )
+        message = f"the profile mixes accelerators: {listed}"
+        why = "a wheel serves only one accelerator: make two profiles"
+        notes.refuse("accelerator-conflict", evidence[0][0], message, why=why)
     if len(notes.problems) > before:
         notes.stop_if_refused()
     name = next(iter(names), "cpu")
@@ -82,13 +63,9 @@ def _check_devices(question: Question) -> None:
     """Refuse devices without an accelerator: an unknown device must not become a build without GPU."""
     notes = question.notes
     if question.profile.for_this_machine and not question.local_gpus:
-        notes.refuse(
-            "gpu-local-none",
-            "gpus",
-            "`gpus: local` found no GPU on this machine",
-            why="`nvidia-smi` or `rocminfo` must work here",
-            fix="name them: `gpus: [rtx3080]`",
-        )
+        message = "`gpus: local` found no GPU on this machine"
+        why = "`nvidia-smi` or `rocminfo` must work here"
+        notes.refuse("gpu-local-none", "gpus", message, why=why, fix="name them: `gpus: [rtx3080]`")
     for path, name, row in asked_gpus(question):
         if row is None:
             problem = unknown_gpu(question.knowledge, name)
@@ -101,12 +78,9 @@ def _check_devices(question: Question) -> None:
             continue
         others = [row for row in rows if row.matches(target)]
         patterns = " or ".join(f"`{row.target_pattern}`" for row in owners or rows)
-        notes.refuse(
-            "target-field" if others else "target-syntax",
-            path,
-            f"`{target}` is not a target of `{field}`",
-            why=f"it belongs in `{others[0].target_field}`" if others else f"targets look like {patterns or 'none'}",
-        )
+        message = f"`{target}` is not a target of `{field}`"
+        why = f"it belongs in `{others[0].target_field}`" if others else f"targets look like {patterns or 'none'}"
+        notes.refuse("target-field" if others else "target-syntax", path, message, why=why)
 
 
 def _evidence(question: Question) -> Iterable[tuple[str, str]]:
@@ -167,17 +141,14 @@ def asked_gpus(question: Question) -> list[tuple[str, str, Gpu | None]]:
 # --- targets, toolkit, compiler, libraries --------------------------------------------------------------------------
 
 
-def devices_of(question: Question, release: Release, accelerator: Accelerator) -> ChosenDevices:
+def devices_of(question: Question, release: Release, accelerator: Accelerator) -> Combination:
     """Choose targets, components and compiler; note every conflict between them."""
     notes, asked = question.notes, asked_components(question)
     _refuse_unused(question, accelerator, asked)
     # This is only a doubt, because the release's row may not cover this family yet.
     if accelerator.components and not any(name in release.components for name in accelerator.components):
-        notes.doubt(
-            "accelerator-untested",
-            next((path for path, _ in _evidence(question)), "accelerator"),
-            f"TensorFlow {release.release} is not known to work with {accelerator.accelerator}",
-        )
+        message = f"TensorFlow {release.release} is not known to work with {accelerator.accelerator}"
+        notes.doubt("accelerator-untested", next((path for path, _ in _evidence(question)), "accelerator"), message)
     gpus = [(path, gpu) for path, _, gpu in asked_gpus(question) if gpu]
     listed = [RequestedBuild(target=target, path=path) for _, path, target in _asked_targets(question)]
     combination = Combination(
@@ -206,17 +177,10 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
     for rule in RULES:
         for finding in rule(combination):
             notes.find(finding)
-    targets = sorted_targets(requested.target for requested in combination.targets)
-    if targets and not combination.targets[0].official:
+    if combination.targets and not combination.targets[0].official:
         natively = f"what {', '.join(gpu.gpu for _, gpu in gpus)} run{'s' if len(gpus) == 1 else ''} natively"
-        notes.choose("targets", ", ".join(targets), "profile", "as asked" if listed else natively)
-    return ChosenDevices(
-        accelerator=accelerator,
-        components=combination.components,
-        targets=targets,
-        compiler=combination.compiler,
-        compiler_version=combination.compiler_version,
-    )
+        notes.choose("targets", ", ".join(combination.target_names), "profile", "as asked" if listed else natively)
+    return combination
 
 
 def _refuse_unused(question: Question, accelerator: Accelerator, asked: Mapping[str, str]) -> None:
@@ -224,19 +188,12 @@ def _refuse_unused(question: Question, accelerator: Accelerator, asked: Mapping[
         # Otherwise the version would be ignored silently.
         if name not in accelerator.components:
             takes = ", ".join(accelerator.components) or "none"
-            question.notes.refuse(
-                "component-unused",
-                component_fields(question)[name],
-                f"a {accelerator.accelerator} build uses no version of `{name}`",
-                why=f"it uses versions of {takes}; TensorFlow contains its own versions of everything else",
-            )
+            message = f"a {accelerator.accelerator} build uses no version of `{name}`"
+            why = f"it uses versions of {takes}; TensorFlow contains its own versions of everything else"
+            question.notes.refuse("component-unused", component_fields(question)[name], message, why=why)
     if question.profile.compiler and not accelerator.compilers:
-        question.notes.refuse(
-            "compiler-unused",
-            "compiler",
-            f"`compiler` is the compiler of GPU code: a {accelerator.accelerator} build has no choice",
-            why="`host_compiler` is the compiler of C++",
-        )
+        message = f"`compiler` is the compiler of GPU code: a {accelerator.accelerator} build has no choice"
+        question.notes.refuse("compiler-unused", "compiler", message, why="`host_compiler` is the compiler of C++")
 
 
 def _refuse_other_machines(
@@ -284,12 +241,9 @@ def _official_targets(question: Question, combination: Combination) -> list[Requ
     """Return the official wheel's list of targets, for a profile without targets."""
     official = combination.release.official_targets.get(combination.accelerator.accelerator, ())
     if not official:
-        question.notes.refuse(
-            "targets-missing",
-            "accelerator",
-            f"the GPUs of the official TensorFlow {combination.release.release} are not known",
-            why=f"and neither `gpus` nor `{combination.accelerator.target_field}` names any",
-        )
+        message = f"the GPUs of the official TensorFlow {combination.release.release} are not known"
+        why = f"and neither `gpus` nor `{combination.accelerator.target_field}` names any"
+        question.notes.refuse("targets-missing", "accelerator", message, why=why)
     toolkit = combination.accelerator.toolkit or ""
     # The field that asked for the toolkit is at fault, if there is one.
     path = combination.place(toolkit) if toolkit in combination.asked else "accelerator"
@@ -481,7 +435,7 @@ def _version_of(question: Question, release: Release, compiler: str) -> str:
 
 
 def _with_compiler(question: Question, combination: Combination, compiler: str) -> Combination:
-    version = _version_of(question, combination.release, compiler) if compiler else ""
+    version = _version_of(question, combination.release, compiler)
     return replace(combination, compiler=compiler, compiler_version=version)
 
 
@@ -490,19 +444,12 @@ def _choose_compiler(question: Question, combination: Combination) -> None:
     if not combination.compiler:
         return
     if asked and asked not in (*combination.accelerator.compilers, default):
-        notes.refuse(
-            "compiler-unknown",
-            "compiler",
-            f"the GPU compiler `{asked}` is not known",
-            why=f"known for {combination.accelerator.accelerator}: {', '.join(combination.accelerator.compilers)}",
-        )
+        message = f"the GPU compiler `{asked}` is not known"
+        why = f"known for {combination.accelerator.accelerator}: {', '.join(combination.accelerator.compilers)}"
+        notes.refuse("compiler-unknown", "compiler", message, why=why)
     elif asked and not _is_available(question, combination, asked):
-        notes.doubt(
-            "compiler-unavailable",
-            "compiler",
-            f"TensorFlow {combination.release.release} is not known to have been compiled by {asked}",
-            why=f"its GPU code is compiled by {default}",
-        )
+        message = f"TensorFlow {combination.release.release} is not known to have been compiled by {asked}"
+        notes.doubt("compiler-unavailable", "compiler", message, why=f"its GPU code is compiled by {default}")
     if asked:
         notes.choose("compiler", asked, "profile", "as asked")
     elif combination.compiler == default:

@@ -110,7 +110,7 @@ class Reports:
         # Another compiler of GPU code may not be able to use the same toolkit.
         compiler = self._facts["compiler"].partition(" ")[0] if part == self._facts["toolkit"] else ""
         for release in self._knowledge.releases.values():
-            for text in _tested(release, part, tool) if compiler in ("", release.gpu_compiler or compiler) else ():
+            for text in tested_for(release, part, tool) if compiler in ("", release.gpu_compiler or compiler) else ():
                 yield Version(release.release), Version(text), ()
         for of, held, row in _sure_builds(self._knowledge).get((part, tool), ()):
             if row.agrees_in_kind(self._facts) and (row.compiler or compiler).startswith(compiler):
@@ -240,7 +240,7 @@ def _sure_builds(knowledge: KnowledgeBase) -> dict[tuple[str, str], list[tuple[V
     return found
 
 
-def _tested(release: Release, part: str, tool: str) -> Iterable[str]:
+def tested_for(release: Release, part: str, tool: str) -> Sequence[str]:
     """Return the versions of a part with which a release is built or was tested, by its row."""
     if part == "bazel":
         return (release.bazel, *release.tested_bazel)

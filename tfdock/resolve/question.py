@@ -74,6 +74,10 @@ class Notes:
         """Record a choice."""
         self.choices.append(Choice(field=name, value=str(value), source=source, reason=reason))
 
+    def choose_asked(self, name: str, value: object, asked: bool, reason: str) -> None:
+        """Record a choice of the profile if `asked`, else a default with this reason."""
+        self.choose(name, value, "profile" if asked else "default", "as asked" if asked else reason)
+
     def find(self, finding: RuleFinding) -> None:
         """Record a finding. An untested combination is refused too, unless the profile allows it."""
         if finding.weight == "doubt" and finding.part:

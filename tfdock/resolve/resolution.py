@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from tfdock.errors import Problem
 from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
@@ -30,7 +30,7 @@ from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Debug, HostCompiler, Profile, Verify
 from tfdock.profile.yaml_nodes import Node
-from tfdock.resolve.accelerator import ChosenDevices, accelerator_of, asked_components, component_fields, devices_of
+from tfdock.resolve.accelerator import accelerator_of, devices_of
 from tfdock.resolve.grades import Reports
 from tfdock.resolve.naming import WheelNameParts
 from tfdock.resolve.question import LocalSource, Notes, Question, TrialRefused, by_place, sentences
@@ -157,21 +157,6 @@ class Resolver:
         )
 
 
-class _Parts(NamedTuple):
-    """The values from which the image, the names and the contract are derived."""
-
-    release: Release
-    version: Version
-    python: str
-    devices: ChosenDevices
-    host_compiler: str
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """The versions that rows may use as placeholders."""
-        return version_facts({"python": self.python, "version": str(self.version), **self.devices.components})
-
-
 class _Decision:
     """An unfinished resolution: each step reads the results of earlier steps and adds choices or problems."""
 
@@ -180,23 +165,25 @@ class _Decision:
         self.profile = question.profile
         self.knowledge = question.knowledge
         self.notes = question.notes
+        # The other steps depend on these.
+        self.release, self.version = self._release()
+        self._check_python()
+        accelerator = accelerator_of(question)
+        self.fork, self.release = self._tree(accelerator)
+        self.chosen = devices_of(question, self.release, accelerator)
+        self.host_compiler = host_compiler_of(question, self.chosen)
 
     def resolution(self) -> Resolution:
         """Return the resolution; raises Incompatible, or TrialRefused in a trial."""
-        release, version = self._release()
-        self._check_python(release)
-        accelerator = accelerator_of(self.question)
-        fork, release = self._tree(release, accelerator)
-        devices = devices_of(self.question, release, accelerator)
-        host_compiler = host_compiler_of(self.question, release, devices)
+        release, chosen = self.release, self.chosen
         bazel = bazel_of(self.question, release)
-        check_configs(self.question, release, devices, host_compiler)
+        check_configs(self.question, chosen, self.host_compiler.name)
         check_flags(self.question, release)
         check_native(self.question)
-        self._check_source_archives(release)
-        optimize = self._optimize(release)
-        reports = self._reports(release, version, devices, host_compiler, fork)
-        self._doubt_repository(release, accelerator, fork, reports)
+        self._check_source_archives()
+        optimize = self._optimize()
+        reports = self._reports()
+        self._doubt_repository(reports)
         refused = {problem.field for problem in self.notes.problems}
         # Report only one reason for each field.
         failures = [found for found in reports.failures(self._places()) if found.path not in refused]
@@ -207,21 +194,20 @@ class _Decision:
             self.notes.find(finding)
         # Report all problems up to here at once. Search for an image only if the build is possible.
         self.notes.stop_if_refused()
-        bases = Bases(
-            question=self.question, release=release, devices=devices, reports=reports, host_compiler=host_compiler
-        )
+        bases = Bases(question=self.question, chosen=chosen, reports=reports, host_compiler=self.host_compiler)
         python, image = self._python_and_image(bases, bazel)
-        parts = _Parts(release, version, python, devices, host_compiler)
+        # The versions that rows may use as placeholders.
+        versions = version_facts({"python": python, "version": str(self.version), **chosen.components})
         try:
-            base = self._base(parts, image)
-            paths = self._paths(parts, image, base)
+            base = self._base(versions, image)
+            paths = self._paths(versions, image, base)
         except MissingFact as missing:
             self._stop_at_placeholder(missing)
         for finding in bases.findings(image, str(base)):
             self.notes.find(finding)
         self.notes.stop_if_refused()
-        self._check_image_versions(image, base, devices)
-        source = self._source(release, version, fork)
+        self._check_image_versions(image, base)
+        source = self._source()
         held = bases.parts(image, str(base))
         edits = reports.edits(held)
         for edit in edits:
@@ -230,16 +216,15 @@ class _Decision:
             self.notes.choose(f"edit {edit.edit}", edit.file, "edits.yaml", why)
         own_name = self.profile.wheel.name
         wheel_name = own_name or release.wheel.name
-        by = _asked_or_default(own_name is not None, "the requirement of `pip install`")
-        self.notes.choose("wheel.name", wheel_name, *by)
-        # A field with its default value is still the profile's choice.
-        by = _asked_or_default("xla" in self.profile.model_fields_set, "TensorFlow's own default")
-        self.notes.choose("xla", str(self.profile.xla).lower(), *by)
+        self.notes.choose_asked("wheel.name", wheel_name, own_name is not None, "the requirement of `pip install`")
+        own_xla = "xla" in self.profile.model_fields_set  # a field with its default value is still a choice
+        self.notes.choose_asked("xla", str(self.profile.xla).lower(), own_xla, "TensorFlow's own default")
         debug = self.profile.debugging
-        by = _asked_or_default(debug is not None, "optimised, no symbols")
-        self.notes.choose("debug", debug.mode if debug else "off", *by)
-        names = self._names(parts, source, wheel_name)
-        local_version = self._local_version(names)
+        self.notes.choose_asked("debug", debug.mode if debug else "off", debug is not None, "optimised, no symbols")
+        names, own_version = self._names(python, source, wheel_name), self.profile.wheel.local_version
+        local_version = own_version or names.local_version
+        why = "distinguishes the wheel from the official wheel"
+        self.notes.choose_asked("wheel.local_version", local_version or "none", own_version is not None, why)
         runtime = self._runtime(python)
         self.notes.choices.append(reports.grade(edits, untested=bool(self.notes.untested)))
         if self.profile.allow_failing:
@@ -247,33 +232,33 @@ class _Decision:
         if self.notes.allow_untested:
             who = "profile" if self.profile.allow_untested else "command line"
             self.notes.choose("allow_untested", "true", who, "as asked")
-        facts = self._facts(parts, paths, held, optimize) | {"sysroot": self._sysroot(image)[1]}
+        facts = self._facts(versions, paths, held, optimize) | {"sysroot": self._sysroot(image)[1]}
         contract = Contract(self.knowledge, release, facts)
         try:
             environment, flags, package = contract.environment(), self._flags(contract), contract.package()
         except MissingFact as missing:
             # First report the field that requested the tool. An error in a row gets another message below.
-            self._stop_without_tool(missing, image, base, devices)
+            self._stop_without_tool(missing, image, base)
             self._stop_at_placeholder(missing)
         self.notes.stop_if_refused()
-        platform = self._platform(image, paths.get(host_compiler, ""), environment, held)
+        platform = self._platform(image, paths.get(self.host_compiler.name, ""), environment, held)
         return Resolution(
-            version=version,
+            version=self.version,
             release=release,
             python=python,
-            accelerator=accelerator,
-            components=devices.components,
-            targets=devices.targets,
-            gpu_compiler=devices.compiler,
-            gpu_compiler_version=devices.compiler_version,
-            host_compiler=host_compiler,
+            accelerator=chosen.accelerator,
+            components=chosen.components,
+            targets=chosen.target_names,
+            gpu_compiler=chosen.compiler,
+            gpu_compiler_version=chosen.compiler_version,
+            host_compiler=self.host_compiler.name,
             xla=self.profile.xla,
             optimize=optimize,
             debug=debug,
             base=base,
             image=image,
             interpreter=self.knowledge.interpreters.get(python) if image.interpreter else None,
-            archives=archives_of(self.knowledge, image, devices.components) or (),
+            archives=archives_of(self.knowledge, image, chosen.components) or (),
             paths=paths,
             bazel=bazel,
             cachebusters=tuple(row.variable for row in self.knowledge.cachebusters),
@@ -310,13 +295,10 @@ class _Decision:
             known = sorted(self.knowledge.releases, key=Version)
             newest = self.knowledge.releases[known[-1]].newest
             by_rules = f'`tensorflow: {{release: "{newest}", ref: {_ref(asked)}}}` builds it by the rules of {newest}'
-            self.notes.stop(
-                "release-unknown",
-                path,
-                f"TensorFlow {asked} is not known",
-                why=f"known releases: {known[0]} to {known[-1]}; tfdock builds no older ones",
-                fix=by_rules if Version(newest) < asked else "add a row to a folder given by `--knowledge`",
-            )
+            message = f"TensorFlow {asked} is not known"
+            why = f"known releases: {known[0]} to {known[-1]}; tfdock builds no older ones"
+            fix = by_rules if Version(newest) < asked else "add a row to a folder given by `--knowledge`"
+            self.notes.stop("release-unknown", path, message, why=why, fix=fix)
         # A custom source may have a version that was never released.
         official = not (source.git or source.archive or source.path or source.ref)
         if len(asked.parts) < 3 and release.patches:
@@ -326,18 +308,15 @@ class _Decision:
             )
             return release, version
         if official and release.patches and str(asked) not in release.patches:
-            self.notes.refuse(
-                "release-unknown",
-                path,
-                f"TensorFlow {asked} is not a known release",
-                why=f"releases of {release.release}: {', '.join(release.patches)}",
-                fix=f'name its tag: `tensorflow: {{release: "{release.newest}", ref: {_ref(asked)}}}`',
-            )
+            message = f"TensorFlow {asked} is not a known release"
+            why = f"releases of {release.release}: {', '.join(release.patches)}"
+            fix = f'name its tag: `tensorflow: {{release: "{release.newest}", ref: {_ref(asked)}}}`'
+            self.notes.refuse("release-unknown", path, message, why=why, fix=fix)
         self.notes.choose("tensorflow", asked, "profile", "as asked")
         return release, asked
 
-    def _check_python(self, release: Release) -> None:
-        asked = self.profile.python
+    def _check_python(self) -> None:
+        asked, release = self.profile.python, self.release
         if asked is None or asked in release.pythons:
             return
         message = f"TensorFlow {release.release} is not built for Python {asked}"
@@ -348,52 +327,49 @@ class _Decision:
             why = f"it is built for {', '.join(release.pythons)}"
             self.notes.doubt("python-unsupported", "python", message, why=why, part="python")
 
-    def _tree(self, release: Release, accelerator: Accelerator) -> tuple[Fork | None, Release]:
+    def _tree(self, accelerator: Accelerator) -> tuple[Fork | None, Release]:
         """Return the fork and the release's row for its tree; None for TensorFlow's own or an unknown source."""
-        fork, asked = self.knowledge.fork(release, accelerator.accelerator), self.profile.source
+        fork, asked = self.knowledge.fork(self.release, accelerator.accelerator), self.profile.source
         # The origin of a checkout's tree is not known.
         address = asked.git or asked.archive
         if fork is None or (address and not fork.has(address)):
-            return None, self.knowledge.own_releases[release.release]
-        return fork, release
+            return None, self.knowledge.own_releases[self.release.release]
+        return fork, self.release
 
-    def _doubt_repository(
-        self, release: Release, accelerator: Accelerator, fork: Fork | None, reports: Reports
-    ) -> None:
+    def _doubt_repository(self, reports: Reports) -> None:
         """Record a doubt about a repository that is not the fork in the tables, unless somebody built it."""
-        known = self.knowledge.fork(release, accelerator.accelerator)
-        if known and not fork and not reports.is_built:
-            title = accelerator.titles.get(accelerator.accelerator, accelerator.accelerator)
+        accelerator = self.chosen.accelerator.accelerator
+        known = self.knowledge.fork(self.release, accelerator)
+        if known and not self.fork and not reports.is_built:
+            title = self.chosen.title(accelerator)
             field = "archive" if self.profile.source.archive else "git"
             message = f"{getattr(self.profile.source, field)} is not known to be built for {title}"
-            why = f"all known facts about TensorFlow {release.release} for {title} are about {known.git}"
+            why = f"all known facts about TensorFlow {self.release.release} for {title} are about {known.git}"
             self.notes.doubt("component-untested", f"tensorflow.{field}", message, why=why)
 
-    def _reports(
-        self, release: Release, version: Version, devices: ChosenDevices, host_compiler: str, fork: Fork | None
-    ) -> Reports:
+    def _reports(self) -> Reports:
         """Return the reports about such builds. A tool that was not requested has no version in the result."""
-        host, toolkit = self.profile.host_compiler, devices.compiler_version
-        asked = host.version if isinstance(host, HostCompiler) else None
+        release, chosen, fork, accelerator = self.release, self.chosen, self.fork, self.chosen.accelerator
+        host, toolkit = self.host_compiler, chosen.compiler_version
         configs = [f"--config={name}" for name in self.profile.bazel.configs]
         facts = {
-            **devices.components,
+            **chosen.components,
             "release": release.release,
             "fork": fork.git.split("/", 3)[3] if fork else "",
-            "version": str(version),
-            "accelerator": devices.accelerator.accelerator,
-            "toolkit": devices.accelerator.toolkit or "",
+            "version": str(self.version),
+            "accelerator": accelerator.accelerator,
+            "toolkit": accelerator.toolkit or "",
             "machine": self.question.machine,
             "python": self.profile.python or "",
-            "compiler": f"{devices.compiler} {toolkit}".strip() if toolkit[:1].isdigit() else devices.compiler,
-            "host_compiler": f"{host_compiler} {asked or ''}".strip(),
+            "compiler": f"{chosen.compiler} {toolkit}".strip() if toolkit[:1].isdigit() else chosen.compiler,
+            "host_compiler": f"{host.name} {host.version or ''}".strip(),
             "bazel": self.profile.bazel.version or "",
             "options": "\n".join((*configs, *self.profile.bazel.flags, *self.profile.bazel.copts)),
         }
-        own = (release.gpu_compiler or "") if devices.compiler else ""
-        beside = release.host_compilers.get(own or devices.accelerator.accelerator)
-        tools = {"compiler": own, "host_compiler": beside or next(iter(release.compilers), host_compiler)}
-        titles = {**devices.accelerator.titles, "bazel": "Bazel", "host_compiler": "C++ compiler"}
+        own = (release.gpu_compiler or "") if chosen.compiler else ""
+        beside = release.host_compilers.get(own or accelerator.accelerator)
+        tools = {"compiler": own, "host_compiler": beside or next(iter(release.compilers), host.name)}
+        titles = {**accelerator.titles, "bazel": "Bazel", "host_compiler": "C++ compiler"}
         # A fork may already contain the fixes, as a user's own source may.
         mends = self.profile.edits == "all" if fork else self.profile.mends_source
         edits = self.knowledge.edits if mends else ()
@@ -401,7 +377,7 @@ class _Decision:
 
     def _places(self) -> dict[str, str]:
         """Return part -> the field that asks for it; the empty part is the release."""
-        asked = {name: component_fields(self.question)[name] for name in asked_components(self.question)}
+        asked = {name: self.chosen.place(name) for name in self.chosen.asked}
         asked |= {name: name for name in ("compiler", "host_compiler") if getattr(self.profile, name)}
         asked |= {"bazel": "bazel.version"} if self.profile.bazel.version else {}
         asked |= {f"--config={name}": path for path, name in asked_configs(self.question)}
@@ -409,9 +385,9 @@ class _Decision:
 
     def _python_and_image(self, bases: Bases, bazel: str) -> tuple[str, ImageRow]:
         """Choose the profile's Python; else the newest Python of an image; else a Python that an image compiles."""
-        release, devices = bases.release, bases.devices
-        rows = self._images(release, devices)
-        names = [self.profile.base_image or name_with(row, devices.components) for row in rows]
+        release = self.release
+        rows = self._images()
+        names = [self.profile.base_image or name_with(row, self.chosen.components) for row in rows]
         rows = [self._with_compiler(row, name) for row, name in zip(rows, names, strict=True)]
         found = [bases.findings(row, name) for row, name in zip(rows, names, strict=True)]
         # If the build is known to fail in all images, report the reason of the first.
@@ -419,7 +395,7 @@ class _Decision:
         rows = [row for row, failing in zip(rows, fails, strict=True) if not failing] or rows
         asked = self.profile.python
         pythons = [asked] if asked else sorted(release.pythons, key=Version, reverse=True)
-        held = self._pythons_of_base(release)
+        held = self._pythons_of_base()
         # The Python of a custom base image is fixed.
         pythons.sort(key=lambda python: python not in held)
         fitting = [(python, row) for python in pythons for row in rows if self._has(row, python)]
@@ -429,7 +405,7 @@ class _Decision:
         if image is None and self.profile.base_image and rows:
             image = rows[0]  # the profile's `base` replaces the image; only the paths of its tools are used
         if image is None:
-            self._stop_without_image(release, devices, python, rows)
+            self._stop_without_image(python, rows)
         if held and python not in held and (self.profile.provides or not image.interpreter):
             self.notes.refuse(
                 "image-without-tool",
@@ -445,39 +421,36 @@ class _Decision:
         why += "" if asked or own or python == pythons[0] else " that a base image has"
         self.notes.choose("python", python, source, "as asked" if asked else why)
         if provides is not None:
-            image = self._provided(image, provides, bases.host_compiler, bazel)
+            image = self._provided(image, provides, bazel)
         return python, image
 
-    def _pythons_of_base(self, release: Release) -> tuple[str, ...]:
+    def _pythons_of_base(self) -> tuple[str, ...]:
         """Return the Pythons of the profile's own base; none if they are unknown, or Bazel downloads Python."""
-        if release.pythons_closed:
+        if self.release.pythons_closed:
             return ()
         if self.profile.provides is not None:
             return tuple(filter(None, [self.profile.provides.get("python")]))
         row, exact = distribution_of(self.knowledge, self.profile.base_image or "")
         return row.pythons if row and exact else ()
 
-    def _provided(self, image: ImageRow, provides: Mapping[str, str], host_compiler: str, bazel: str) -> ImageRow:
+    def _provided(self, image: ImageRow, provides: Mapping[str, str], bazel: str) -> ImageRow:
         """Return the row of a base image with all build tools: like the known row, but nothing is installed."""
-        base = self.profile.base_image
-        host = self.profile.host_compiler
-        placed = isinstance(host, HostCompiler) and bool(host.path)
+        base, host = self.profile.base_image, self.host_compiler
         known = {"python", "bazel", *(name for name, _ in self.knowledge.host_compilers)}
-        needed = ("bazel", "python") if placed else (host_compiler, "bazel", "python")
+        needed = ("bazel", "python") if host.path else (host.name, "bazel", "python")
         lacking = [tool for tool in needed if tool not in provides]
-        wanted = {"bazel": bazel, host_compiler: host.version if isinstance(host, HostCompiler) else None}
+        wanted = {"bazel": bazel, host.name: host.version}
         for tool, version in provides.items():
             if tool not in known:
-                message = f"`provides` may name {', '.join(sorted(known))}, but not {tool}"
-                self.notes.refuse("image-without-tool", "base.provides", message, fix="remove it")
+                message, fix = f"`provides` may name {', '.join(sorted(known))}, but not {tool}", "remove it"
             elif tool == "bazel" and (len(Version(version).parts) < 3 or not version.replace(".", "").isdigit()):
                 message = f"`provides` says bazel {version}, but Bazel needs its full version"
-                self.notes.refuse("image-without-tool", "base.provides", message, fix="write it as `7.4.1`")
+                fix = "write it as `7.4.1`"
             elif (asked := wanted.get(tool)) and not Version(version).matches(Version(asked)):
-                message = f"{base} provides {tool} {version}, not {asked}"
-                self.notes.refuse(
-                    "image-without-tool", "base.provides", message, fix=f"use an image with {tool} {asked}"
-                )
+                message, fix = f"{base} provides {tool} {version}, not {asked}", f"use an image with {tool} {asked}"
+            else:
+                continue
+            self.notes.refuse("image-without-tool", "base.provides", message, fix=fix)
         if lacking:
             message = f"`provides` names no {' and no '.join(lacking)}, and tfdock installs nothing in {base}"
             fix = "write its version there if the image has it"
@@ -495,20 +468,22 @@ class _Decision:
         listed = not row.pythons or python in row.pythons
         return listed and (not row.interpreter or python in self.knowledge.interpreters)
 
-    def _images(self, release: Release, devices: ChosenDevices) -> list[ImageRow]:
+    def _images(self) -> list[ImageRow]:
         """Return the rows that fit, whatever the Python."""
-        host = self.profile.host_compiler
-        compilers = {host.name: host.version} if isinstance(host, HostCompiler) and host.version else {}
+        host, chosen = self.host_compiler, self.chosen
 
         def fits(row: ImageRow) -> bool:
-            return serves(self.knowledge, row, release, devices.accelerator, devices.components)
+            return serves(self.knowledge, row, chosen.release, chosen.accelerator, chosen.components)
 
         rows = [
             row
             for row in self.knowledge.images
             if row.machine == self.question.machine
             # A row with `compilers` is only for profiles that request such a compiler version.
-            and all(part in compilers and spans(want, compilers[part]) for part, want in row.compilers.items())
+            and all(
+                part == host.name and host.version and spans(want, host.version)
+                for part, want in row.compilers.items()
+            )
         ]
         fitting = [row for row in rows if fits(row)]
         if self.profile.base_image:
@@ -519,12 +494,10 @@ class _Decision:
             # The row for images of a plain distribution lists the packages to install.
             same = [row for row in fitting if exact and distribution_of(self.knowledge, row.image)[0] is like]
             return same or fitting
-        return [row for row in fitting if not missing_tag(self.knowledge, name_with(row, devices.components))]
+        return [row for row in fitting if not missing_tag(self.knowledge, name_with(row, chosen.components))]
 
-    def _stop_without_image(
-        self, release: Release, devices: ChosenDevices, python: str, rows: Sequence[ImageRow]
-    ) -> NoReturn:
-        machine = self.question.machine
+    def _stop_without_image(self, python: str, rows: Sequence[ImageRow]) -> NoReturn:
+        machine, chosen, kind = self.question.machine, self.chosen, self.chosen.accelerator.accelerator
         if not any(row.machine == machine for row in self.knowledge.images):
             known = sorted({row.machine for row in self.knowledge.images})
             self.notes.stop(
@@ -538,16 +511,15 @@ class _Decision:
         gone = [
             f"{name} does not exist: {self.knowledge.cited('image_tags', missing)}"
             for image in self.knowledge.images
-            if serves(self.knowledge, image, release, devices.accelerator, devices.components)
-            and (missing := missing_tag(self.knowledge, name := name_with(image, devices.components)))
+            if serves(self.knowledge, image, chosen.release, chosen.accelerator, chosen.components)
+            and (missing := missing_tag(self.knowledge, name := name_with(image, chosen.components)))
         ]
-        row = devices.accelerator
-        parts = [f"{row.titles.get(name, name)} {value}" for name, value in devices.components.items()]
-        wanted = ", ".join([f"TensorFlow {release.release}", f"Python {python}", *(parts or [row.accelerator])])
+        parts = [f"{chosen.title(name)} {value}" for name, value in chosen.components.items()]
+        wanted = ", ".join([f"TensorFlow {chosen.release.release}", f"Python {python}", *(parts or [kind])])
         fix = "add a row to `images.yaml` in a `--knowledge` folder"
         # An image of one's own takes the packages and paths of a row for the release.
         alike = any(
-            applies(release, one.releases) and (not one.accelerators or row.accelerator in one.accelerators)
+            applies(chosen.release, one.releases) and (not one.accelerators or kind in one.accelerators)
             for one in self.knowledge.images
         )
         self.notes.stop(
@@ -559,102 +531,91 @@ class _Decision:
         )
 
     def _stop_at_placeholder(self, missing: MissingFact) -> NoReturn:
-        self.notes.stop(
-            "knowledge-placeholder",
-            "tensorflow",
-            f"the knowledge row `{missing.row}` needs {missing.fact}, which this build does not have",
-            fix="correct the row, limit it by `when:`, or add the path or component to the image's or release's row",
-        )
+        message = f"the knowledge row `{missing.row}` needs {missing.fact}, which this build does not have"
+        fix = "correct the row, limit it by `when:`, or add the path or component to the image's or release's row"
+        self.notes.stop("knowledge-placeholder", "tensorflow", message, fix=fix)
 
-    def _stop_without_tool(
-        self, missing: MissingFact, image: ImageRow, base: ImageRef, devices: ChosenDevices
-    ) -> None:
+    def _stop_without_tool(self, missing: MissingFact, image: ImageRow, base: ImageRef) -> None:
         """Stop if the base image lacks a tool: blame the field that requested it, not the row that reads its path."""
         tool, _, path = missing.fact.strip("'").rpartition("_")
         if path != "path" or tool in image.paths:
             return
         fields = {name: getattr(self.profile, name) for name in ("host_compiler", "compiler", "python")}
         wants = [field for field, value in fields.items() if tool in (field, value, getattr(value, "name", None))]
-        asked = asked_components(self.question)
         # An image for another toolkit version may lack the compiler, so the field of this version may be the cause.
-        wants += [
-            component_fields(self.question)[name] for name in (tool, devices.accelerator.toolkit) if name in asked
-        ]
-        self.notes.stop(
-            "image-without-tool",
-            wants[0] if wants else "base",
-            f"{self._image_words()} has no {tool}",
-            why=f"{base}; the build needs its path (`{missing.row}`)",
-            fix="for an image that has it, add a row to `images.yaml` in a `--knowledge` folder",
-        )
+        parts = (tool, self.chosen.accelerator.toolkit or "")
+        wants += [self.chosen.place(name) for name in parts if name in self.chosen.asked]
+        message = f"{self._image_words()} has no {tool}"
+        why = f"{base}; the build needs its path (`{missing.row}`)"
+        fix = "for an image that has it, add a row to `images.yaml` in a `--knowledge` folder"
+        self.notes.stop("image-without-tool", wants[0] if wants else "base", message, why=why, fix=fix)
 
     def _image_words(self) -> str:
         return "your base image" if self.profile.base_image else "the known base image for this build"
 
     # --- base image and source ----------------------------------------
 
-    def _base(self, parts: _Parts, image: ImageRow) -> ImageRef:
+    def _base(self, versions: Mapping[str, str], image: ImageRow) -> ImageRef:
         if self.profile.base_image:
             self.notes.choose("base", self.profile.base_image, "profile", "as asked")
             return ImageRef.parse(self.profile.base_image)
-        reference = ImageRef.parse(filled(image.image, parts.versions, f"images.yaml {image.image}"))
+        reference = ImageRef.parse(filled(image.image, versions, f"images.yaml {image.image}"))
         doubt = "; its existence was not checked" if image.unverified else ""
         self.notes.choose("base", reference, "images.yaml", f"the known image for this release and Python{doubt}")
         return reference
 
-    def _check_source_archives(self, release: Release) -> None:
+    def _check_source_archives(self) -> None:
         """Record a doubt about a release whose source downloads an archive that no known server has any more."""
-        for row in source_archives_of(self.knowledge, release):
+        for row in source_archives_of(self.knowledge, self.release):
             if not row.urls:
                 self.notes.doubt(
                     "source-archive-lost",
                     self.profile.release_field,
-                    f"TensorFlow {release.release} downloads {row.archive}, and no server is known to have it",
+                    f"TensorFlow {self.release.release} downloads {row.archive}, and no server is known to have it",
                     why=f"{row.original} has not worked since {row.gone}; the archive's sha256 is {row.sha256}",
                 )
 
-    def _check_image_versions(self, image: ImageRow, base: ImageRef, devices: ChosenDevices) -> None:
+    def _check_image_versions(self, image: ImageRow, base: ImageRef) -> None:
         """Refuse another major version than the image's; warn about another minor; doubt an unknown version."""
         if self.profile.base_image:
             return  # the image build checks the image's versions
-        fields, titles = component_fields(self.question), devices.accelerator.titles
+        chosen = self.chosen
         for name, held in image.holds.items():
-            asked = devices.components.get(name, "")
+            asked = chosen.components.get(name, "")
             if asked and not Version(held).matches(Version(asked)):
                 self.notes.refuse(
                     "image-holds-other",
-                    fields[name],
-                    f"the base image holds {titles.get(name, name)} {held}, not {asked}",
+                    chosen.place(name),
+                    f"the base image holds {chosen.title(name)} {held}, not {asked}",
                     why=f"{base} is the known image for this build; the build stops if the minor version differs",
                     weight="warning" if Version(held).parts[0] == Version(asked).parts[0] else "error",
                 )
         for name in image.unknown:
-            title, planned = titles.get(name, name), devices.components.get(name, "")
+            title, planned = chosen.title(name), chosen.components.get(name, "")
             self.notes.refuse(
                 "image-holds-other",
-                fields[name],
+                chosen.place(name),
                 f"the version of {title} in the base image is not known; the plan assumes {planned}",
                 why=f"{base} can change; the build stops if the image has another minor version",
                 fix=f"name an image with {title} {planned}: `base: …`",
                 # If a profile requests a version, the build must use it.
-                weight="doubt" if name in asked_components(self.question) else "warning",
+                weight="doubt" if name in chosen.asked else "warning",
             )
 
-    def _paths(self, parts: _Parts, image: ImageRow, base: ImageRef) -> dict[str, str]:
+    def _paths(self, versions: Mapping[str, str], image: ImageRow, base: ImageRef) -> dict[str, str]:
         """Return where the tools are in the base image."""
-        paths = {name: filled(path, parts.versions, f"images.yaml {path}") for name, path in image.paths.items()}
-        host = self.profile.host_compiler
+        paths = {name: filled(path, versions, f"images.yaml {path}") for name, path in image.paths.items()}
         # The profile's own path is used, even if the image's row has another path.
-        if isinstance(host, HostCompiler) and host.path:
-            return paths | {host.name: host.path}
+        if self.host_compiler.path:
+            return paths | {self.host_compiler.name: self.host_compiler.path}
         name, version = self._asked_compiler
-        return paths | ({name: self._path_of(name, version, base, paths, parts.release)} if name else {})
+        return paths | ({name: self._path_of(name, version, base, paths)} if name else {})
 
     @property
     def _asked_compiler(self) -> tuple[str, str]:
         """The compiler and its version that the base image has to have; empty if any version will do."""
-        host = self.profile.host_compiler
-        if not isinstance(host, HostCompiler) or host.path or not host.version or self.profile.provides is not None:
+        host = self.host_compiler
+        if host.path or not host.version or self.profile.provides is not None:
             return "", ""
         return host.name, host.version
 
@@ -679,7 +640,7 @@ class _Decision:
         }
         return image.model_copy(update=update)
 
-    def _path_of(self, name: str, version: str, base: ImageRef, paths: Mapping[str, str], release: Release) -> str:
+    def _path_of(self, name: str, version: str, base: ImageRef, paths: Mapping[str, str]) -> str:
         """Return the path of a compiler version in an image: by its version, or the release's own compiler.
 
         If the image's versions are unknown, or the profile names the image, the path of Debian and Ubuntu is assumed.
@@ -687,7 +648,7 @@ class _Decision:
         """
         listed = _versions_of(name, paths)
         own = [path for held, path in listed.items() if same_minor(held, version)]
-        tested, package = release.compilers.get(name), packaged(self.knowledge, name, version)
+        tested, package = self.release.compilers.get(name), packaged(self.knowledge, name, version)
         if own:
             return own[0]
         # If the row names a compiler without a version, this is the release's own compiler.
@@ -695,17 +656,14 @@ class _Decision:
             return paths[name]
         if package and (not listed or self.profile.base_image):
             return package.with_version(package.path, version)
-        self.notes.refuse(
-            "image-without-tool",
-            "host_compiler",
-            f"{self._image_words()} has no {name} {version}",
-            why=f"{base} has {name} {', '.join(listed)}" if listed else "",
-            fix="name its path in an image of your own: `base:` and `host_compiler: {name: …, path: …}`",
-        )
+        message = f"{self._image_words()} has no {name} {version}"
+        why = f"{base} has {name} {', '.join(listed)}" if listed else ""
+        fix = "name its path in an image of your own: `base:` and `host_compiler: {name: …, path: …}`"
+        self.notes.refuse("image-without-tool", "host_compiler", message, why=why, fix=fix)
         return ""
 
-    def _source(self, release: Release, version: Version, fork: Fork | None) -> Source:
-        asked = self.profile.source
+    def _source(self) -> Source:
+        asked, release, fork, version = self.profile.source, self.release, self.fork, str(self.version)
         patches = dict(self.question.local.patches)
         if asked.archive:
             self.notes.choose("source", asked.archive, "profile", "archive, pinned by its sha256")
@@ -718,14 +676,14 @@ class _Decision:
         if fork:
             own, tag, commits = fork.git, fork.ref.format(release=release.release), {}
         else:
-            own, tag = release.repository, release.tag.format_map({"version": str(version)})
+            own, tag = release.repository, release.tag.format_map({"version": version})
             commits = release.commits
         # Try a repeated ref only once.
         refs = tuple(dict.fromkeys((asked.ref or tag, *asked.fallback)))
         # Another spelling names the same repository.
         location = own if fork else asked.git or own
         # Only the release's own tag in its own repository has a known commit.
-        commit = commits.get(str(version)) if refs == (tag,) and location == own else None
+        commit = commits.get(version) if refs == (tag,) and location == own else None
         fixed = f"{'the branch' if fork else 'the tag'} may move: only a commit is fixed"
         if commit or re.fullmatch(r"[0-9a-f]{40}", refs[0]):
             fixed = f"commit {commit[:12]}" if commit else "one commit"
@@ -748,11 +706,11 @@ class _Decision:
 
     # --- the contract ----------------------------------------
 
-    def _optimize(self, release: Release) -> tuple[str, ...]:
+    def _optimize(self) -> tuple[str, ...]:
         optimize = self.profile.optimize
         if optimize == "portable":
             features = (row for row in self.knowledge.cpu_features.values() if row.machine == self.question.machine)
-            more = [row.feature for row in features if row.official and applies(release, row.official)]
+            more = [row.feature for row in features if row.official and applies(self.release, row.official)]
             slower = (
                 f"the official wheel requires {' and '.join(more)}, and is quicker: `optimize: [{', '.join(more)}]`"
             )
@@ -766,24 +724,24 @@ class _Decision:
         return flags
 
     def _facts(
-        self, parts: _Parts, paths: Mapping[str, str], base: Mapping[str, str], optimize: Sequence[str]
+        self, versions: Mapping[str, str], paths: Mapping[str, str], base: Mapping[str, str], optimize: Sequence[str]
     ) -> dict[str, str]:
         """Return the facts for conditions (`when:`) and placeholders of the contract's rows.
 
         `base` are versions that the base image decides. `gcc_major` is set if the C++ compiler's major version is
         known.
         """
-        release, devices, debug = parts.release, parts.devices, self.profile.debugging
-        accelerator, targets, asked = devices.accelerator, ",".join(devices.targets), self.profile.host_compiler
-        named = {parts.host_compiler: asked.version} if isinstance(asked, HostCompiler) and asked.version else {}
+        release, chosen, debug = self.release, self.chosen, self.profile.debugging
+        accelerator, targets, host = chosen.accelerator, ",".join(chosen.target_names), self.host_compiler
+        named = {host.name: host.version} if host.version else {}
         facts = {
             **version_facts({**base, **named}),
-            **parts.versions,
+            **versions,
             "release": release.release,
             "accelerator": accelerator.accelerator,
-            "gpu_compiler": devices.compiler,
-            "host_compiler": parts.host_compiler,
-            "host_compiler_own": str(isinstance(asked, HostCompiler)).lower(),
+            "gpu_compiler": chosen.compiler,
+            "host_compiler": host.name,
+            "host_compiler_own": str(isinstance(self.profile.host_compiler, HostCompiler)).lower(),
             "xla": str(self.profile.xla).lower(),
             "xla_digit": str(int(self.profile.xla)),
             "cloud": str(self.profile.cloud).lower(),
@@ -798,7 +756,7 @@ class _Decision:
             "output": "/tf/staging/raw",
         }
         if accelerator.capabilities:
-            facts["capabilities"] = ",".join(written(release, target) for target in devices.targets)
+            facts["capabilities"] = ",".join(written(release, target) for target in chosen.target_names)
         return facts | {f"{name}_path": path for name, path in paths.items()}
 
     def _flags(self, contract: Contract) -> tuple[str, ...]:
@@ -815,17 +773,17 @@ class _Decision:
         # Repeated options stay: `-Xclang a -Xclang b` is four options.
         return (*flags, *(flag for flag in bazel.flags if not flag.startswith("--config=")))
 
-    def _names(self, parts: _Parts, source: Source, wheel_name: str) -> WheelNameParts:
-        cpu, release, devices = self.profile.optimize, parts.release, parts.devices
+    def _names(self, python: str, source: Source, wheel_name: str) -> WheelNameParts:
+        cpu, release, chosen = self.profile.optimize, self.release, self.chosen
         return WheelNameParts(
-            version=parts.version,
-            python=parts.python,
-            accelerator=devices.accelerator.accelerator,
-            toolkit=devices.accelerator.toolkit,
-            components=tuple(devices.components.items()),
-            targets=devices.targets,
+            version=self.version,
+            python=python,
+            accelerator=chosen.accelerator.accelerator,
+            toolkit=chosen.accelerator.toolkit,
+            components=tuple(chosen.components.items()),
+            targets=chosen.target_names,
             # The release's own compiler is left out: it is no difference, and would make every name longer.
-            compiler=devices.compiler if devices.compiler != release.gpu_compiler else "",
+            compiler=chosen.compiler if chosen.compiler != release.gpu_compiler else "",
             cpu=cpu if isinstance(cpu, str) else tuple(cpu),
             debug=self.profile.debugging is not None,
             xla=self.profile.xla,
@@ -834,13 +792,6 @@ class _Decision:
             project=file_name(wheel_name) if file_name(wheel_name) != file_name(release.wheel.name) else "",
             machine=self.question.machine,
         )
-
-    def _local_version(self, names: WheelNameParts) -> str | None:
-        asked = self.profile.wheel.local_version
-        local = asked or names.local_version
-        source, reason = _asked_or_default(asked is not None, "distinguishes the wheel from the official wheel")
-        self.notes.choose("wheel.local_version", local or "none", source, reason)
-        return local
 
     def _sysroot(self, image: ImageRow) -> tuple[str, str]:
         """Return the platform's glibc and sysroot folder in the image; "" and `none` without a sysroot."""
@@ -864,12 +815,9 @@ class _Decision:
             older if compiler.startswith(f"{folder}/") or folder in environment.values() else held.get("glibc", "")
         )
         if glibc and Version(glibc) > _glibc(asked):
-            self.notes.stop(
-                "platform-too-old",
-                "wheel.platform",
-                f"the code is built against glibc {glibc}, and {asked} promises {_glibc(asked)}",
-                fix=f"write `manylinux_{glibc.replace('.', '_')}`",
-            )
+            message = f"the code is built against glibc {glibc}, and {asked} promises {_glibc(asked)}"
+            fix = f"write `manylinux_{glibc.replace('.', '_')}`"
+            self.notes.stop("platform-too-old", "wheel.platform", message, fix=fix)
         known = f"built against glibc {glibc}" if glibc else "the glibc that the code is built against is not known"
         self.notes.choose("wheel.platform", asked, "profile", known)
         return f"{asked}_{self.question.machine}"
@@ -904,8 +852,3 @@ def _ref(version: Version) -> str:
 def _glibc(platform: str) -> Version:
     """Return the glibc that a platform tag promises."""
     return Version(platform.removeprefix("manylinux_").replace("_", "."))
-
-
-def _asked_or_default(asked: bool, reason: str) -> tuple[str, str]:
-    """Return the source and the reason of a choice: from the profile if `asked`, else the default with `reason`."""
-    return ("profile", "as asked") if asked else ("default", reason)

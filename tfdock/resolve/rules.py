@@ -85,6 +85,11 @@ class Combination:
         """The toolkit's row, if it is known."""
         return self.knowledge.toolkit(self.accelerator.toolkit or "", self.toolkit_version)
 
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """The targets, as in a profile's list: sorted, without repetition."""
+        return sorted_targets(wanted.target for wanted in self.targets)
+
     def with_versions(self, versions: Mapping[str, str]) -> Combination:
         """Return the combination with these versions of components."""
         return replace(self, components={**self.components, **versions})
@@ -126,43 +131,29 @@ def component_is_accepted(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def _acceptance(combination: Combination, name: str, asked: str, value: str) -> Iterator[RuleFinding]:
-    support = combination.release.support(name)
+    support, path = combination.release.support(name), combination.place(name)
     title, release, known = combination.title(name), f"TensorFlow {combination.release.release}", support.known
+    code, weight = "component-untested", "doubt"
     if value in support.disputed:
-        yield RuleFinding(
-            code="component-disputed",
-            path=combination.place(name),
-            message=f"sources disagree about whether {release} supports {title} {value}",
-            why=f"it was tested with {support.tested}",
-            weight="warning",
-        )
+        code, weight = "component-disputed", "warning"
+        message = f"sources disagree about whether {release} supports {title} {value}"
+        why = f"it was tested with {support.tested}"
     elif support.closed and value not in {*known, *support.uncertain}:
-        yield RuleFinding(
-            code="component-not-accepted",
-            path=combination.place(name),
-            message=f"{release} accepts only the {title} versions in its list, and {asked} is not in the list",
-            why=f"the release downloads {title} itself, from its own list: {', '.join(support.accepted)}",
-        )
+        code, weight = "component-not-accepted", "error"
+        message = f"{release} accepts only the {title} versions in its list, and {asked} is not in the list"
+        why = f"the release downloads {title} itself, from its own list: {', '.join(support.accepted)}"
     elif support.closed and value in support.uncertain:
-        yield RuleFinding(
-            code="component-untested",
-            # A component that was not requested follows the toolkit.
-            path=combination.place(name if name in combination.asked else combination.accelerator.toolkit or name),
-            message=f"{title} {value} was added to the source of {release} at about the time of the release",
-            why="no such build is known",
-            weight="doubt",
-            part=name,
-        )
+        # A component that was not requested follows the toolkit.
+        path = combination.place(name if name in combination.asked else combination.accelerator.toolkit or name)
+        message = f"{title} {value} was added to the source of {release} at about the time of the release"
+        why = "no such build is known"
     # A minor version stands for its patch releases.
     elif known and not support.closed and not any(same_minor(value, version) for version in known):
-        yield RuleFinding(
-            code="component-untested",
-            path=combination.place(name),
-            message=f"{release} is not known to work with {title} {value}",
-            why=f"upstream names {', '.join(sorted(known, key=Version))}",
-            weight="doubt",
-            part=name,
-        )
+        message = f"{release} is not known to work with {title} {value}"
+        why = f"upstream names {', '.join(sorted(known, key=Version))}"
+    else:
+        return
+    yield RuleFinding(code=code, path=path, message=message, why=why, weight=weight, part=name)
 
 
 def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
@@ -233,23 +224,18 @@ def release_can_express_targets(combination: Combination) -> Iterator[RuleFindin
     for wanted in combination.targets:
         # Up to 2.2 a capability is `x.y`, which means SASS and PTX.
         if needs_ptx(release, accelerator, wanted.target):
-            yield RuleFinding(
-                code="capability-needs-ptx",
-                path=wanted.path,
-                message=f"TensorFlow {release.release} cannot compile SASS alone",
-                why="the release accepts capabilities only as `x.y`, which means SASS and PTX; "
-                f"{wanted.who} asks for `{wanted.target}`, which is SASS",
+            message = f"TensorFlow {release.release} cannot compile SASS alone"
+            why = (
+                "the release accepts capabilities only as `x.y`, which means SASS and PTX; "
+                f"{wanted.who} asks for `{wanted.target}`, which is SASS"
             )
+            yield RuleFinding(code="capability-needs-ptx", path=wanted.path, message=message, why=why)
         elif not can_express_target(release, accelerator, wanted.target):
             unsure = bool(re.fullmatch(release.capability_doubt or "", wanted.target))
-            knows = "is not known to accept" if unsure else "does not accept"
-            yield RuleFinding(
-                code="capability-syntax",
-                path=wanted.path,
-                message=f"TensorFlow {release.release} {knows} the capability `{wanted.target}`",
-                why=f"{wanted.who} asks for it; the release's pattern is `{release.capability_pattern}`",
-                weight="doubt" if unsure else "error",
-            )
+            knows, weight = ("is not known to accept", "doubt") if unsure else ("does not accept", "error")
+            message = f"TensorFlow {release.release} {knows} the capability `{wanted.target}`"
+            why = f"{wanted.who} asks for it; the release's pattern is `{release.capability_pattern}`"
+            yield RuleFinding(code="capability-syntax", path=wanted.path, message=message, why=why, weight=weight)
 
 
 def release_uses_the_target(combination: Combination) -> Iterator[RuleFinding]:
@@ -460,16 +446,13 @@ def _library_target(combination: Combination, name: str, version: str, row: Libr
 
 def gpus_are_served(combination: Combination) -> Iterator[RuleFinding]:
     """Check that the GPUs named beside a list of targets run the compiled code."""
-    targets = sorted_targets(wanted.target for wanted in combination.targets)
+    targets = combination.target_names
     for path, gpu in combination.served:
         verdict = judge(combination.knowledge, combination.accelerator, gpu.target, targets)
         if verdict.runs == "no":
-            yield RuleFinding(
-                code="gpu-not-served",
-                path=path,
-                message=f"{gpu.gpu} ({gpu.target}) cannot run the compiled code: {', '.join(targets)}",
-                why=sentences(verdict.reason, prevented(combination.symptom("gpu-not-served", gpu.target))),
-            )
+            message = f"{gpu.gpu} ({gpu.target}) cannot run the compiled code: {', '.join(targets)}"
+            why = sentences(verdict.reason, prevented(combination.symptom("gpu-not-served", gpu.target)))
+            yield RuleFinding(code="gpu-not-served", path=path, message=message, why=why)
         elif not verdict.starts_at_once:
             yield RuleFinding(
                 code="gpu-jit",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -113,7 +112,7 @@ def starter(
         release_named(knowledge, tensorflow)
     # First refuse devices that no release supports together: otherwise every release would add its own reasons.
     check_together(knowledge, devices)
-    with _without_places():
+    try:
         releases = _releases(knowledge, devices, tensorflow, python)
         releases.sort(key=lambda release: not _tested(knowledge.releases.get(release), versions))
         draft = [*_lines(knowledge, devices, releases[0], python), *more.values()]
@@ -127,6 +126,11 @@ def starter(
         lines += [] if resolution.xla or "xla" in more else ["xla: false"]
         text = "".join(f"{line}\n" for line in _commented(devices, lines, more, newest=not (tensorflow or versions)))
         return Starter(text=text, resolution=resolve_text(text, knowledge, machine=machine), choices=found.choices)
+    except (ProfileError, Incompatible) as error:
+        # The text is not in a file yet, so its line numbers mean nothing.
+        raise type(error)(
+            *(replace(problem, file=None, line=None, column=None) for problem in error.problems)
+        ) from None
 
 
 def check_together(knowledge: KnowledgeBase, devices: StarterDevices) -> None:
@@ -158,9 +162,8 @@ def _releases(knowledge: KnowledgeBase, devices: StarterDevices, asked: str | No
 
 def _tested(release: Release | None, versions: Mapping[str, str]) -> bool:
     """Return whether upstream tested a release with these versions of components."""
-    components = release.components if release else {}
-    tested = {name: components[name].tested or "" for name in versions if name in components}
-    return all(Version(text).matches(Version(versions[name])) for name, text in tested.items())
+    rows = release.components.items() if release else ()
+    return all(Version(row.tested or "").matches(Version(versions[name])) for name, row in rows if name in versions)
 
 
 def _newest(
@@ -203,16 +206,6 @@ def _listed_versions(release: Release | None, versions: Mapping[str, str]) -> di
         if matching := next((text for text in known if Version(text).matches(Version(asked))), ""):
             full[name] = matching
     return full
-
-
-@contextmanager
-def _without_places() -> Iterator[None]:
-    """Remove the line numbers from problems: the text is not in a file yet."""
-    try:
-        yield
-    except (ProfileError, Incompatible) as error:
-        problems = (replace(problem, file=None, line=None, column=None) for problem in error.problems)
-        raise type(error)(*problems) from None
 
 
 def _lines(

@@ -142,9 +142,11 @@ class Moves:
             yield self._component(name, field)
         pythons = by_distance(self.release.pythons if self.release else (), self.profile.python)
         yield self._plain("python", [*pythons[:2], None, *pythons[2:]])
-        compilers = [*_near(self.profile.compiler, self._compilers()), None, *self._compilers()]
+        rows = self.knowledge.accelerators.values()
+        compilers = list(dict.fromkeys(name for row in rows for name in row.compilers))
+        nearest = [*_near(self.profile.compiler, compilers), None, *compilers]
         unset = not self.profile.compiler and self.codes & _FIXED_BY_COMPILERS
-        yield ({"compiler": name} for name in self._compilers()) if unset else self._plain("compiler", compilers)
+        yield ({"compiler": name} for name in compilers) if unset else self._plain("compiler", nearest)
         yield self._accelerators()
         yield self._optimize()
         # Change XLA only if it causes the problem, or is off already.
@@ -217,9 +219,6 @@ class Moves:
         row = self.knowledge.toolkits.get((name, version))
         wanted = gpu_targets(self.profile, self.knowledge) + listed_targets(self.profile)
         return row is None or all(target_number(target) in row.targets for target in wanted)
-
-    def _compilers(self) -> list[str]:
-        return list(dict.fromkeys(name for row in self.knowledge.accelerators.values() for name in row.compilers))
 
     def _host_compilers(self) -> list[str]:
         """Return the names nearest to an unknown compiler."""

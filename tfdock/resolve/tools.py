@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, islice
 
 from tfdock.knowledge.contract import holds
@@ -15,9 +14,9 @@ from tfdock.knowledge.release_rows import Flag, Release, Variable, applies
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import PackagedCompiler
 from tfdock.profile.profile import HostCompiler
-from tfdock.resolve.accelerator import ChosenDevices
-from tfdock.resolve.grades import OF_THE_BASE, Reports
+from tfdock.resolve.grades import OF_THE_BASE, Reports, tested_for
 from tfdock.resolve.question import Question, RuleFinding, prevented, sentences
+from tfdock.resolve.rules import Combination
 from tfdock.types import NATIVE, Version, same_minor
 
 # The fields that exchange objects with other machines.
@@ -26,11 +25,11 @@ OF_OTHER_CPUS = "another machine would get objects that it may not be able to ru
 _ENVIRONMENT_FLAGS = ("--repo_env", "--action_env", "--host_action_env")
 
 
-def host_compiler_of(question: Question, release: Release, devices: ChosenDevices) -> str:
+def host_compiler_of(question: Question, chosen: Combination) -> HostCompiler:
     """Return the C++ compiler of the profile, or else of the release for this GPU compiler or accelerator."""
-    asked = question.profile.host_compiler
+    asked, release = question.profile.host_compiler, chosen.release
     # The C++ compiler depends on the compiler of GPU code, or else on the family of devices.
-    beside = devices.compiler or devices.accelerator.accelerator
+    beside = chosen.compiler or chosen.accelerator.accelerator
     default = release.host_compilers.get(beside)
     packages = (name for name, _ in question.knowledge.host_compilers)
     known = list(dict.fromkeys([*release.compilers, *release.host_compilers.values(), *packages]))
@@ -39,36 +38,28 @@ def host_compiler_of(question: Question, release: Release, devices: ChosenDevice
         source = f"releases.yaml {release.release}" if known_versions else "host_compilers.yaml"
         reason = "the release is built with it" if known_versions else "the first known one; the release names none"
         question.notes.choose("host_compiler", name, source, reason)
-        return name
+        return HostCompiler.model_construct(name=name)  # the rows may have names that no profile can write
     name, version = (asked, None) if isinstance(asked, str) else (asked.name, asked.version)
     if name not in known:
-        question.notes.refuse(
-            "compiler-unknown",
-            "host_compiler" if isinstance(asked, str) else "host_compiler.name",
-            f"the C++ compiler `{name}` is not known",
-            why=f"known: {', '.join(sorted(known))}",
-        )
+        path = "host_compiler" if isinstance(asked, str) else "host_compiler.name"
+        message = f"the C++ compiler `{name}` is not known"
+        why = f"known: {', '.join(sorted(known))}"
+        question.notes.refuse("compiler-unknown", path, message, why=why)
     elif default and name != default:
-        question.notes.doubt(
-            "host-compiler-untested",
-            "host_compiler",
-            f"TensorFlow {release.release} is not known to accept {name} beside {beside}",
-            why=f"in such builds, C++ code is compiled by {default}",
-            part="host_compiler",
-        )
+        message = f"TensorFlow {release.release} is not known to accept {name} beside {beside}"
+        why = f"in such builds, C++ code is compiled by {default}"
+        question.notes.doubt("host-compiler-untested", "host_compiler", message, why=why, part="host_compiler")
     if version and name in known:
-        _check_host_compiler(question, release, devices, name, version)
+        _check_host_compiler(question, chosen, name, version)
     question.notes.choose("host_compiler", f"{name} {version or ''}".strip(), "profile", "as asked")
-    return name
+    return HostCompiler(name=name) if isinstance(asked, str) else asked
 
 
-def _check_host_compiler(
-    question: Question, release: Release, devices: ChosenDevices, name: str, version: str
-) -> None:
+def _check_host_compiler(question: Question, chosen: Combination, name: str, version: str) -> None:
     """Report a compiler that is too new for the toolkit, too old for the release, or untested."""
-    own = release.compilers.get(name)
-    tested = [*([own] if own else []), *release.tested_compilers.get(name, ())]
-    broken = next(_compiler_findings(question, release, devices, name, version), None)
+    release = chosen.release
+    tested = tested_for(release, "host_compiler", name)
+    broken = next(_compiler_findings(question, chosen, name, version), None)
     if broken:
         asked = f"`host_compiler` says {name} {version}" if version not in broken.message else ""
         question.notes.find(replace(broken, path="host_compiler", why=sentences(asked, broken.why)))
@@ -77,13 +68,9 @@ def _check_host_compiler(
         same_minor(version, one) or 5 <= Version(one).parts[0] == Version(version).parts[0] for one in tested
     ):
         uses = [(name, tested_version) for tested_version in tested] or [*release.compilers.items()]
-        question.notes.doubt(
-            "host-compiler-untested",
-            "host_compiler",
-            f"TensorFlow {release.release} is not known to be built with {name} {version}",
-            why=f"it is built with {' and '.join(map(' '.join, uses))}" if uses else "",
-            part="host_compiler",
-        )
+        message = f"TensorFlow {release.release} is not known to be built with {name} {version}"
+        why = f"it is built with {' and '.join(map(' '.join, uses))}" if uses else ""
+        question.notes.doubt("host-compiler-untested", "host_compiler", message, why=why, part="host_compiler")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +78,9 @@ class Bases:
     """Base images for one build: their contents, and reasons why the build is known to fail in them."""
 
     question: Question
-    release: Release
-    devices: ChosenDevices
+    chosen: Combination
     reports: Reports
-    host_compiler: str
+    host_compiler: HostCompiler
 
     def findings(self, image: ImageRow, base: str) -> Iterator[RuleFinding]:
         """Yield why the build is known to fail in a base image: its C library, its C++ compiler, its Python."""
@@ -110,12 +96,12 @@ class Bases:
 
     def parts(self, image: ImageRow, base: str) -> dict[str, str]:
         """Return the known versions of a base image's C library and C++ compiler."""
-        host, profile = self.host_compiler, self.question.profile
-        own, (row, exact) = profile.host_compiler, distribution_of(self.question.knowledge, base)
+        host, profile = self.host_compiler.name, self.question.profile
+        row, exact = distribution_of(self.question.knowledge, base)
         holds = row.holds if row else {}
         parts = {name: version for name, version in holds.items() if name in OF_THE_BASE}
         # A compiler named by version was checked before, and a compiler at a path is not checked.
-        if isinstance(own, HostCompiler) and (own.version or own.path):
+        if self.host_compiler.version or self.host_compiler.path:
             return parts
         path = image.paths.get(host)
         same = (key.removeprefix(f"{host}-") for key, other in image.paths.items() if other == path and key != host)
@@ -125,10 +111,9 @@ class Bases:
 
     def _lacks(self, image: ImageRow, base: str) -> Iterator[RuleFinding]:
         """Yield what a custom base image lacks and tfdock does not install: the toolkit, its compiler, tools."""
-        finding = partial(RuleFinding, code="image-without-tool", path="base")
-        release, knowledge, accelerator = self.release.release, self.question.knowledge, self.devices.accelerator
-        toolkit = accelerator.toolkit or ""
-        title = accelerator.titles.get(toolkit, toolkit)
+        knowledge, accelerator = self.question.knowledge, self.chosen.accelerator
+        release, toolkit = self.chosen.release.release, accelerator.toolkit or ""
+        title = self.chosen.title(toolkit)
         needed = toolkit in image.paths and toolkit not in image.archives
         with_compiler = f"name an image with {title} and its compiler, or remove `base`"
         like, exact = distribution_of(knowledge, base)
@@ -138,44 +123,42 @@ class Bases:
             package for package in image.packages if re.search(r"-\d+$|^python\d\.", package) and package not in own
         ]
         of = distribution_of(knowledge, image.image)[0]
-        provides = "say what the image has: `base: {image: …, provides: {python: …, gcc: …, bazel: …}}`"
+        why, fix, weight = "", with_compiler, "error"
         if needed and lacks_compiler(accelerator, base):
             message = f"`base` {base} has only the libraries of {title}, not its compiler"
-            yield finding(message=message, fix=with_compiler)
         elif needed and like and like.apt and exact and is_plain(base):
-            yield finding(message=f"`base` {base} is plain {like.distribution} without {title}", fix=with_compiler)
+            message = f"`base` {base} is plain {like.distribution} without {title}"
         elif like and not like.apt and (exact or image.packages):
             message = f"`base` {base} is {like.distribution}, but tfdock installs a build's tools with apt"
-            yield finding(message=message, fix=provides)
+            fix = "say what the image has: `base: {image: …, provides: {python: …, gcc: …, bazel: …}}`"
         elif like and exact and not image.packages:
-            yield finding(
-                message=f"`base` {base} is {'plain ' if is_plain(base) else ''}{like.distribution}: "
-                "Bazel and the release's compilers are not in it",
-                why=f"the known image for TensorFlow {release} is {image.image}, in which tfdock installs nothing",
-                fix=self._others() or "name an image with these tools",
-            )
+            kind = f"{'plain ' if is_plain(base) else ''}{like.distribution}"
+            message = f"`base` {base} is {kind}: Bazel and the release's compilers are not in it"
+            why = f"the known image for TensorFlow {release} is {image.image}, in which tfdock installs nothing"
+            fix = self._others() or "name an image with these tools"
         elif named and like and exact and of and like is not of:
-            yield finding(
-                message=f"{like.distribution} may lack {' and '.join(named)}, which {of.distribution} has",
-                why=f"these packages are installed for TensorFlow {release}; if one is missing, the image step fails",
-                weight="warning",
-            )
+            message = f"{like.distribution} may lack {' and '.join(named)}, which {of.distribution} has"
+            why = f"these packages are installed for TensorFlow {release}; if one is missing, the image step fails"
+            fix, weight = "", "warning"
+        else:
+            return
+        yield RuleFinding(code="image-without-tool", path="base", message=message, why=why, fix=fix, weight=weight)
 
     def _others(self) -> str:
         """Return the fix: use the newest one or two distributions that fit the release, by images' rows; else ""."""
-        question, kind = self.question, self.devices.accelerator.accelerator
+        question, kind, release = self.question, self.chosen.accelerator.accelerator, self.chosen.release
         images = (
             row.image
             for row in question.knowledge.images
-            if applies(self.release, row.releases)
+            if applies(release, row.releases)
             and kind in row.accelerators
             and row.packages
             and row.machine == question.machine
         )
         rows = {row.distribution: row for image in images if (row := distribution_of(question.knowledge, image)[0])}
         python = question.profile.python
-        pythons = {python} if python else {*self.release.pythons}
-        decides = {*OF_THE_BASE, self.host_compiler}
+        pythons = {python} if python else {*release.pythons}
+        decides = {*OF_THE_BASE, self.host_compiler.name}
         fitting = [
             f"an image of {name}"
             for name, row in rows.items()
@@ -187,37 +170,27 @@ class Bases:
     def _breaking(self, parts: Mapping[str, str]) -> Iterator[RuleFinding]:
         """Yield a finding for each version that is known to break the release's build; its path is the part."""
         for name, version in parts.items():
-            found = _compiler_findings(self.question, self.release, self.devices, name, version)
+            found = _compiler_findings(self.question, self.chosen, name, version)
             # One reason for each version is enough.
             yield from islice(chain(found, self.reports.failures_of_base(name, version)), 1)
 
 
-def _compiler_findings(
-    question: Question, release: Release, devices: ChosenDevices, name: str, version: str
-) -> Iterator[RuleFinding]:
+def _compiler_findings(question: Question, chosen: Combination, name: str, version: str) -> Iterator[RuleFinding]:
     """Yield that a C++ compiler is too new for the toolkit's own compiler, or too old for the release's C++."""
-    toolkit = devices.accelerator.toolkit or ""
-    row = question.knowledge.toolkit(toolkit, devices.components.get(toolkit, ""))
+    release, row = chosen.release, chosen.toolkit
     newest, oldest = row.host_compilers_max.get(name) if row else None, release.host_compilers_min.get(name)
     # Only the toolkit's own compiler limits the version of the host compiler.
-    drives = devices.compiler and not any(kind == devices.compiler for kind, _ in question.knowledge.compilers)
+    drives = chosen.compiler and not any(kind == chosen.compiler for kind, _ in question.knowledge.compilers)
     if row and newest and drives and Version(version).parts[0] > newest:
-        title, symptoms = devices.accelerator.titles.get(toolkit, toolkit), devices.accelerator.symptoms
-        yield RuleFinding(
-            code="host-compiler-too-new",
-            path=name,
-            message=f"{title} {row.version} accepts no {name} newer than {newest}",
-            why=prevented(symptoms.get("host-compiler-too-new")),
-        )
+        code = "host-compiler-too-new"
+        message = f"{chosen.title(row.toolkit)} {row.version} accepts no {name} newer than {newest}"
+        yield RuleFinding(code=code, path=name, message=message, why=prevented(chosen.symptom(code)))
     elif oldest and Version(version) < Version(oldest):
-        package = packaged(question.knowledge, name, version)
-        symptom = package.symptoms.get("host-compiler-too-old") if package else None
-        yield RuleFinding(
-            code="host-compiler-too-old",
-            path=name,
-            message=f"TensorFlow {release.release} cannot be compiled by {name} {version}",
-            why=sentences(f"{name} {oldest} is the first that knows its C++ standard", prevented(symptom)),
-        )
+        code, package = "host-compiler-too-old", packaged(question.knowledge, name, version)
+        message = f"TensorFlow {release.release} cannot be compiled by {name} {version}"
+        symptom = prevented(package.symptoms.get(code) if package else None)
+        why = sentences(f"{name} {oldest} is the first that knows its C++ standard", symptom)
+        yield RuleFinding(code=code, path=name, message=message, why=why)
 
 
 def packaged(knowledge: KnowledgeBase, name: str, version: str) -> PackagedCompiler | None:
@@ -235,47 +208,35 @@ def bazel_of(question: Question, release: Release) -> str:
         row = f"releases.yaml {release.release}"
         question.notes.choose("bazel", release.bazel, row, "the version the release pins")
         return release.bazel
-    lowest, highest = release.bazel_min, release.bazel_max
-    refuses = f"./configure of TensorFlow {release.release} refuses Bazel {asked}"
+    notes, path, lowest, highest = question.notes, "bazel.version", release.bazel_min, release.bazel_max
+    refuses, pinned = f"./configure of TensorFlow {release.release} refuses Bazel {asked}", release.bazel
+    documented = any(
+        same_minor(asked, tested) and Version(tested).matches(Version(asked)) for tested in release.tested_bazel
+    )
     # A documented version is accepted, even if ./configure has other limits.
-    if any(same_minor(asked, tested) and Version(tested).matches(Version(asked)) for tested in release.tested_bazel):
-        if _outside(asked, lowest, highest):
-            question.notes.refuse(
-                "bazel-disputed",
-                "bazel.version",
-                f"{refuses}, although this version is documented as tested",
-                why=f"the release pins {release.bazel}",
-                weight="warning",
-            )
+    if documented and _outside(asked, lowest, highest):
+        message = f"{refuses}, although this version is documented as tested"
+        notes.refuse("bazel-disputed", path, message, why=f"the release pins {pinned}", weight="warning")
     elif _outside(asked, lowest, highest):
         limits = [f"at least {lowest}"] if lowest else []
         limits += [f"at most {highest}"] if highest else []
-        question.notes.refuse(
-            "bazel-out-of-range",
-            "bazel.version",
-            refuses,
-            why=f"it wants {' and '.join(limits)}",
-            # Another commit's ./configure may have other limits.
-            weight="warning" if question.profile.source.is_own else "error",
-        )
+        # Another commit's ./configure may have other limits.
+        weight = "warning" if question.profile.source.is_own else "error"
+        notes.refuse("bazel-out-of-range", path, refuses, why=f"it wants {' and '.join(limits)}", weight=weight)
     # Patch releases of the pinned Bazel are taken without a doubt.
-    elif Version(asked).minor != Version(release.bazel).minor:
-        question.notes.doubt(
-            "bazel-untested",
-            "bazel.version",
-            f"TensorFlow {release.release} is not known to be built with Bazel {asked}",
-            why=f"it is built with {release.bazel}",
-            part="bazel",
-        )
-    question.notes.choose("bazel", asked, "profile", "as asked")
+    elif not documented and Version(asked).minor != Version(pinned).minor:
+        message = f"TensorFlow {release.release} is not known to be built with Bazel {asked}"
+        notes.doubt("bazel-untested", path, message, why=f"it is built with {pinned}", part="bazel")
+    notes.choose("bazel", asked, "profile", "as asked")
     return asked
 
 
-def check_configs(question: Question, release: Release, devices: ChosenDevices, host_compiler: str) -> None:
+def check_configs(question: Question, chosen: Combination, host_compiler: str) -> None:
     """Refuse configurations that the release lacks, and configurations that contradict the profile's own fields."""
+    release = chosen.release
     facts = {
-        "accelerator": devices.accelerator.accelerator,
-        "gpu_compiler": devices.compiler,
+        "accelerator": chosen.accelerator.accelerator,
+        "gpu_compiler": chosen.compiler,
         "host_compiler": host_compiler,
     }
     if not question.profile.cloud:
@@ -290,30 +251,19 @@ def check_configs(question: Question, release: Release, devices: ChosenDevices, 
         contradicted = _contradicted(question, name, facts)
         # A release whose row lists no configurations may have any.
         if release.configs and name not in release.configs:
-            question.notes.refuse(
-                "config-unknown",
-                path,
-                f"TensorFlow {release.release} has no `--config={name}`",
-                why=f"Bazel would stop: `Config value '{name}' is not defined in any .rc file`",
-            )
+            code, message = "config-unknown", f"TensorFlow {release.release} has no `--config={name}`"
+            why = f"Bazel would stop: `Config value '{name}' is not defined in any .rc file`"
         elif useless:
-            question.notes.refuse(
-                "config-unusable", path, f"`--config={name}` is of no use in this build", why=useless.why
-            )
+            code, message, why = "config-unusable", f"`--config={name}` is of no use in this build", useless.why
         elif contradicted == "accelerator":
-            question.notes.refuse(
-                "accelerator-conflict",
-                path,
-                f"`--config={name}` is for another accelerator",
-                why=f"this build is for {facts[contradicted]}, and one wheel serves one accelerator",
-            )
+            code, message = "accelerator-conflict", f"`--config={name}` is for another accelerator"
+            why = f"this build is for {facts[contradicted]}, and one wheel serves one accelerator"
         elif contradicted:
-            question.notes.refuse(
-                "flag-is-a-choice",
-                path,
-                f"`--config={name}` is decided by the profile's own fields",
-                why=f"the compilers are {', '.join(word for word in (devices.compiler, host_compiler) if word)}",
-            )
+            code, message = "flag-is-a-choice", f"`--config={name}` is decided by the profile's own fields"
+            why = f"the compilers are {', '.join(word for word in (chosen.compiler, host_compiler) if word)}"
+        else:
+            continue
+        question.notes.refuse(code, path, message, why=why)
 
 
 def asked_configs(question: Question) -> Iterator[tuple[str, str]]:
@@ -354,12 +304,9 @@ def check_flags(question: Question, release: Release) -> None:
         name, equals, _ = rest.partition("=")
         # `--repo_env=NAME` without a value reads the environment, which the contract sets.
         if equals and (option, name) in ours:
-            question.notes.refuse(
-                "flag-is-a-choice",
-                f"bazel.flags[{index}]",
-                f"`{option}={name}` is decided by the profile's own fields",
-                why="the flag would come last and override the field: the build would not match its name and record",
-            )
+            message = f"`{option}={name}` is decided by the profile's own fields"
+            why = "the flag would come last and override the field: the build would not match its name and record"
+            question.notes.refuse("flag-is-a-choice", f"bazel.flags[{index}]", message, why=why)
 
 
 def check_native(question: Question) -> None:
@@ -375,13 +322,10 @@ def check_native(question: Question) -> None:
     options = [(f"{name}[{index}]", option) for name, listed in lists for index, option in enumerate(listed)]
     for path, option in options:
         if not native and NATIVE.search(option):
-            question.notes.refuse(
-                "flag-is-a-choice",
-                path,
-                f"`{option}` is decided by `optimize`",
-                why="the name of a wheel must state that it is for this machine's CPU",
-                fix="remove the option, or write `optimize: native`",
-            )
+            message = f"`{option}` is decided by `optimize`"
+            why = "the name of a wheel must state that it is for this machine's CPU"
+            fix = "remove the option, or write `optimize: native`"
+            question.notes.refuse("flag-is-a-choice", path, message, why=why, fix=fix)
     shared = [f"cache.{name}" for name in ("remote", "executor") if getattr(question.profile.cache, name)]
     if native and shared:
         question.notes.refuse(
