@@ -28,7 +28,7 @@ _SUSPECTS = 5  #: Lines that look like errors: the first five and the last five 
 #: Versions of parts are searched in this many bytes at the beginning of a log, and of each later block.
 _HEAD, _SAMPLE = 4 << 20, 1 << 14
 _LAST = 30  #: The last lines, in which a message counts even if it does not look like an error.
-_CONTINUES = re.compile(r"[IW]\d{0,4} |\[?(?:INFO|DEBUG|WARN)|.{0,60}\b[IW] \S{1,200}\.cc:\d|checking |Successful")
+_CONTINUES = re.compile(r"\[?(?:INFO|DEBUG|WARN)|checking |Successful")
 _NAMED = 20  #: The most errors stored because they have names from `came_and_went`, each with other names.
 _SUSPICIOUS = (
     "ERROR:", "error:", "Error:", "FATAL:", "FAILED", "Killed", "Exception:", "Segmentation fault",
