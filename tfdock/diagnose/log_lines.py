@@ -193,8 +193,7 @@ class Log:
     @property
     def lines(self) -> int:
         """The number of lines; known when the log is closed."""
-        unended = bool(self._held) and not self._held.endswith(b"\n")
-        return self._line - 1 + self._held.count(b"\n") + unended
+        return self._line - 1 + self._held.count(b"\n") + (bool(self._held) and not self._held.endswith(b"\n"))
 
     def _cut(self, data: bytes) -> tuple[Block, int]:
         """Return the next block, and the number of its bytes that the following block does not repeat."""

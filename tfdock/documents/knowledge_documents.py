@@ -137,6 +137,14 @@ class PresetDocument(PresetJson):
     """`tfdock explain PRESET`: the switches of a preset."""
 
 
+class TopicDocument(TypedDict):
+    """`tfdock explain TOPIC`: what TensorFlow has for a subject of questions, such as `docker`."""
+
+    topic: str  #: The name of the topic.
+    says: str  #: The facts.
+    instead: str  #: What to do.
+
+
 class CodesDocument(TypedDict):
     """`tfdock explain`: all codes and switches."""
 

@@ -39,6 +39,7 @@ PRINTED: dict[str, tuple[type, ...]] = {
         knowledge_documents.CodesDocument,
         knowledge_documents.SwitchDocument,
         knowledge_documents.PresetDocument,
+        knowledge_documents.TopicDocument,
     ),
     "fetch": (plan_documents.FetchDocument,),
     "gpus": (knowledge_documents.GpusDocument,),

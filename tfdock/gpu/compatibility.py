@@ -86,8 +86,7 @@ def serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None
     loaded = f"it loads only one of its libraries, for {', '.join(answers)}"
     if best.runs == "no":
         return replace(best, reason=f"{loaded}: none of these has code for this GPU")
-    which = f"this code is in those for {', '.join(able)}"
-    return replace(best, reason=f"{best.reason}; {loaded}: {which}")
+    return replace(best, reason=f"{best.reason}; {loaded}: this code is in those for {', '.join(able)}")
 
 
 def _serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None) -> Compatibility:

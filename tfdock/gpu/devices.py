@@ -97,8 +97,7 @@ def resembles_gpu(knowledge: KnowledgeBase, word: str) -> bool:
     A number with fewer than three digits does not count: `v2` may be the second version of a profile.
     """
     shape, number = _shape(gpu_key(word)), re.search(r"\d{3}", word)
-    is_alike = number is not None and any(_shape(name) == shape for name in knowledge.gpus)
-    return is_alike or is_target(knowledge, word)
+    return bool(number and any(_shape(name) == shape for name in knowledge.gpus)) or is_target(knowledge, word)
 
 
 def _shape(name: str) -> str:
@@ -124,7 +123,7 @@ def _local_word(knowledge: KnowledgeBase, gpu: LocalGpu) -> str:
     return exact_target(knowledge.accelerators[gpu.accelerator], gpu.target)
 
 
-def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
+def unknown_gpu(knowledge: KnowledgeBase, name: str, tensorflow: str | None = None) -> Problem:
     """Return the error for a name that no GPU has, or that GPUs with different targets share."""
     match, lists = matching(knowledge, name), "`tfdock gpus` lists all GPUs"
     if bare_gpu(knowledge, name):
@@ -140,6 +139,7 @@ def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
         return Problem("gpu-ambiguous", message, f"say which: {which}")
     elif other := other_device(knowledge, name):
         message = f"tfdock builds no wheel for `{name}`"
+        other = knowledge.about(other, tensorflow)
         return Problem("gpu-unknown", message, other.instead, why=other.says)
     else:
         # Only a question, not a fix: code for another GPU may not run on this one.
@@ -149,10 +149,11 @@ def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
 
 
 def other_device(knowledge: KnowledgeBase, name: str) -> OtherDevice | None:
-    """Return the device or system of this name for which no wheel is built; None for any other name."""
+    """Return the device, system or topic of this name for which no wheel is built; None for any other name."""
     if find_gpu(knowledge, name) or is_target(knowledge, name):
         return None
-    return next((row for row in knowledge.other_devices if re.fullmatch(row.words, name.lower())), None)
+    rows = (*knowledge.other_devices, *knowledge.topics)
+    return next((row for row in rows if re.fullmatch(row.words, name.lower())), None)
 
 
 def gpu_key(name: str) -> str:
@@ -177,7 +178,7 @@ def _attempts(knowledge: KnowledgeBase, name: str) -> Iterator[tuple[str, ...]]:
     yield (_squeeze(plain), *([f"{_squeeze(plain)}m"] if _MOBILE.search(name) else []))
     # Vendors and makers of cards write their own name in front: `ASUS TUF RTX 3080`.
     words = plain.split()
-    telling = _words(knowledge) - {row.vendor.lower() for row in knowledge.accelerators.values()}
+    telling = gpu_words(knowledge) - {row.vendor.lower() for row in knowledge.accelerators.values()}
     while words and words[0].isalpha() and words[0].lower() not in telling:
         del words[0]
     # A number alone is not enough: an `Arc 770` is a GPU of another maker.
@@ -185,7 +186,7 @@ def _attempts(knowledge: KnowledgeBase, name: str) -> Iterator[tuple[str, ...]]:
 
 
 @functools.lru_cache(maxsize=4)
-def _words(knowledge: KnowledgeBase) -> set[str]:
+def gpu_words(knowledge: KnowledgeBase) -> set[str]:
     names = (name for gpu in knowledge.gpus.values() for name in (gpu.gpu, *gpu.names))
     return {word for name in names for word in re.findall(r"[a-z]+", name.lower())}
 
@@ -193,8 +194,7 @@ def _words(knowledge: KnowledgeBase) -> set[str]:
 def _number(name: str) -> str:
     """Return the number in a GPU's name: `1650`; empty without one."""
     # `O` is often mistyped for 0. A memory size and the `-cc…` suffix of our own names are not the number.
-    text = re.sub(r"-cc\d+", "", _DECORATION.sub(" ", name.lower()))
-    numbers = re.findall(r"\d+", re.sub(r"(?<=\d)o", "0", text))
+    numbers = re.findall(r"\d+", re.sub(r"(?<=\d)o", "0", re.sub(r"-cc\d+", "", _DECORATION.sub(" ", name.lower()))))
     return next((number for number in numbers if len(number) > 2), max(numbers, key=len, default=""))
 
 
@@ -249,7 +249,7 @@ def joined_words(knowledge: KnowledgeBase, words: Sequence[str]) -> list[str]:
 def _is_a_name(knowledge: KnowledgeBase, words: Sequence[str]) -> bool:
     """Return whether words together name a GPU or another device, and no word alone is one of the other kind."""
     if means_gpu(knowledge, " ".join(words)):
-        after = () if words[0].lower() in _words(knowledge) else words[1:]  # `foo rtx3080` are two names
+        after = () if words[0].lower() in gpu_words(knowledge) else words[1:]  # `foo rtx3080` are two names
         return not any([named(knowledge, after[:1]), *(other_device(knowledge, word) for word in words)])
     return bool(other_device(knowledge, " ".join(words))) and not any(means_gpu(knowledge, word) for word in words)
 
@@ -326,8 +326,7 @@ def is_target(knowledge: KnowledgeBase, word: str) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _all_targets(knowledge: KnowledgeBase) -> set[str]:
-    known = {gpu.target for gpu in knowledge.gpus.values()}
-    return known.union(*(row.targets for row in knowledge.architectures))
+    return {gpu.target for gpu in knowledge.gpus.values()}.union(*(row.targets for row in knowledge.architectures))
 
 
 @functools.lru_cache(maxsize=1024)

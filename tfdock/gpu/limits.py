@@ -80,9 +80,7 @@ class Limits:
         # Jetson boards and GH200 have ARM CPUs: an x86-64 wheel with their code is of no use.
         if wheel and beside and beside != wheel:
             return f"it is for {wheel} machines; this GPU's machine is {beside}"
-        if wheel and here and here != wheel:
-            return f"it is for {wheel} machines; this machine is {here}"
-        return ""
+        return f"it is for {wheel} machines; this machine is {here}" if wheel and here and here != wheel else ""
 
     def ignored(self) -> str:
         """Return why TensorFlow ignores such GPUs although the wheel has code for them; empty if not known."""
@@ -243,8 +241,7 @@ class Limits:
     def _floors_of_release(self) -> Iterator[str]:
         release = self.facts.release
         if self.facts.xla and release and not reaches(self._accelerator, self._target, release.xla_floor):
-            floor = release.xla_floor[self._accelerator.accelerator]
-            yield f"XLA ignores this GPU: it uses no GPU below {floor}"
+            yield f"XLA ignores this GPU: it uses no GPU below {release.xla_floor[self._accelerator.accelerator]}"
 
     def _toolkit_age(self) -> Iterator[str]:
         """Yield that a toolkit does not compile for the GPU: XLA relies on it, and its libraries lack such code."""
@@ -426,8 +423,7 @@ class Limits:
     @property
     def _least(self) -> _Floor | None:
         """The floor below which nothing of the wheel runs; None if it is not known."""
-        hard = (floor for floor in self._floors if not floor.soft)
-        return max(hard, key=lambda floor: floor.version, default=None)
+        return max((floor for floor in self._floors if not floor.soft), key=lambda one: one.version, default=None)
 
     def _of_toolkit(self) -> _Floor | None:
         """Return the driver that the toolkit's own runtime needs."""

@@ -33,8 +33,7 @@ def archives_of(
     """Return one archive for each of the image's `archives`, in order; None if no archive fits one of them."""
     archives = []
     for name in image.archives:
-        fitting = (row for row in knowledge.archives if row.component == name and _fits(row, components))
-        archive = next(fitting, None)
+        archive = next((row for row in knowledge.archives if row.component == name and _fits(row, components)), None)
         if archive is None:
             return None
         archives.append(archive)
@@ -298,8 +297,8 @@ def is_part(knowledge: KnowledgeBase, part: str, version: str) -> bool:
     return known or named or bool(glibc_of(knowledge, part, version))
 
 
-def goes_with(knowledge: KnowledgeBase, release: Release, part: str, version: str) -> bool:
-    """Return whether a release's official wheel for Linux runs with a version of a part.
+def goes_with(knowledge: KnowledgeBase, release: Release, part: str, version: str, python: str | None = None) -> bool:
+    """Return whether a release's official wheel for Linux, and for a Python, runs with a version of a part.
 
     This decides for a driver, a glibc, a distribution and a PyPI package. For any other part, return whether the
     release is made with this version.
@@ -309,7 +308,8 @@ def goes_with(knowledge: KnowledgeBase, release: Release, part: str, version: st
         floors = (toolkit_floor(knowledge, name, Version(tested)) for name, tested in made)
         return any(floor and not is_older(version, floor) for floor in floors)
     if glibc := glibc_of(knowledge, part, version):
-        return release.official_glibc is not None and Version(release.official_glibc) <= Version(glibc)
+        needed = release.official_glibc_of.get(python or "", release.official_glibc)
+        return needed is not None and Version(needed) <= Version(glibc)
     if allowed := required(knowledge, release, part):
         return admits(allowed, version)
     if part == "python":

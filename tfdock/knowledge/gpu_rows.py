@@ -76,7 +76,8 @@ class OtherDevice(Row):
     releases without such a wheel; `wheels` gives the CUDA code of these wheels by release. `runs` names the
     accelerators of published builds that run there, besides the CPU; `windows_driver` means that the driver is that
     of Windows. `says` is a sentence about the wheels, `instead` a sentence about alternatives. `condition` is what
-    the wheels need that not every such device has.
+    the wheels need that not every such device has. `by_release` are facts by release; `{first}` in a sentence is the
+    release's first patch version.
     """
 
     KEY = ("device",)
@@ -93,6 +94,7 @@ class OtherDevice(Row):
     condition: str = ""
     says: str
     instead: str
+    by_release: dict[Span, str] = Field(default_factory=dict)
 
 
 class PublishedBuild(Row):

@@ -33,7 +33,7 @@ TABLES = (
     "harmless_options", "host_compilers", "image_tags", "images", "interpreters", "libraries", "log_parts",
     "meanings", "other_devices", "probes", "published_builds", "redistributables", "releases", "requirement_limits",
     "runtime_compilers", "runtime_libraries", "runtime_toolkits", "runtimes", "size_limits", "slow_causes",
-    "source_archives", "switches", "target_reports", "toolkits", "variables", "wheel_libraries",
+    "source_archives", "switches", "target_reports", "toolkits", "topics", "variables", "wheel_libraries",
 )  # fmt: skip
 
 
@@ -58,8 +58,7 @@ def profiles() -> Path:
 
 def profile_files() -> list[Path]:
     """Return the shipped profiles' files by name, without the matrix file in the same folder."""
-    files = (file for file in profiles().glob("*.yaml") if file.name != MATRIX)
-    return sorted(files, key=lambda file: file.stem)
+    return sorted((file for file in profiles().glob("*.yaml") if file.name != MATRIX), key=lambda file: file.stem)
 
 
 def _files(folder: Path, table: str) -> list[Path]:

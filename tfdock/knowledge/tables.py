@@ -116,6 +116,7 @@ class KnowledgeBase:
     architectures = _listed(gpu_rows.Architecture)  #: Generations of GPUs.
     target_reports = _listed(gpu_rows.TargetReport)  #: Reports of users and vendors about targets.
     other_devices = _listed(gpu_rows.OtherDevice)  #: Devices and systems for which no wheel is built here.
+    topics = _listed(gpu_rows.OtherDevice)  #: What else questions name: images, add-ons, languages, options.
     published_builds = _listed(gpu_rows.PublishedBuild)  #: Wheels and images by others.
     forks = _listed(Fork)  #: Forks of TensorFlow that use more GPUs.
     libraries = _listed(toolkit_rows.LibraryRow)  #: The GPUs and toolkits that each version of a library supports.
@@ -169,8 +170,7 @@ class KnowledgeBase:
         """Return the reported builds of a minor release, newest first. The rows of other releases are not checked."""
         if release not in self._reports:
             rows = self.keyed("evidence", ReportedBuild, lambda values: is_of(values.get("tensorflow"), release))
-            newest = sorted(rows.values(), key=lambda row: row.date or "", reverse=True)
-            self._reports[release] = tuple(newest)
+            self._reports[release] = tuple(sorted(rows.values(), key=lambda row: row.date or "", reverse=True))
         return self._reports[release]
 
     @cached_property
@@ -230,12 +230,25 @@ class KnowledgeBase:
                 "official_project": row.official_project if code else {},
             }
             rows[name] = row.model_copy(update=changed)
-        return self.with_releases(rows)
+        builds = tuple(row for row in self.published_builds if device.runs.get(row.accelerator) in row.machines)
+        return self.with_releases(rows, published_builds=builds)
 
-    def with_releases(self, rows: Mapping[str, Release]) -> KnowledgeBase:
-        """Return the same knowledge with these rows of releases."""
+    def about(self, topic: OtherDevice, version: str | None = None) -> OtherDevice:
+        """Return a topic with the facts of a version's release; without a version, or with no fact, those of all."""
+        minor = str(Version(version).minor) if version else ""
+        row = self.releases.get(minor)
+        first = row.patches[0] if row and row.patches else f"{minor}.0" if minor else "X.Y.Z"
+        facts = topic.by_release.items()
+        own = [f"{minor}: {text}" for span, text in facts if minor and spans(span, minor)]
+        every = [f"{(span + 'now' * span.endswith('..')).replace('..', ' to ')}: {text}" for span, text in facts]
+        told = own or ([f"{minor}: none is known", *every] if minor and every else every)
+        says = f"{topic.says}; TensorFlow {'; '.join(told)}" if told else topic.says
+        return topic.model_copy(update={"says": says.replace("{first}", first)})
+
+    def with_releases(self, rows: Mapping[str, Release], **tables: object) -> KnowledgeBase:
+        """Return the same knowledge with these rows of releases, and other tables."""
         other = KnowledgeBase(self._texts)
-        other.__dict__.update(self.__dict__, releases=rows)
+        other.__dict__.update(self.__dict__, releases=rows, **tables)
         return other
 
     def release_of(self, version: str) -> Release | None:
@@ -254,8 +267,7 @@ class KnowledgeBase:
     def keyed(self, table: str, kind: type[_R], only: _Only | None = None) -> dict[Any, _R]:
         """Return rows by `KEY` (a tuple for several fields); a later file's row replaces an earlier row."""
         # With one field, `attrgetter` returns the value; with several fields, a tuple.
-        key = attrgetter(*kind.KEY)
-        return {key(row): row for row in self.rows(table, kind, only)}
+        return {attrgetter(*kind.KEY)(row): row for row in self.rows(table, kind, only)}
 
     def rows(
         self, table: str, kind: type[_R], only: _Only | None = None, *, newest_first: bool = False
@@ -359,5 +371,4 @@ def _parse_row(table: _Table, index: int, values: object, kind: type[_R]) -> _R:
 
 def _complaint(item: ErrorDetails) -> str:
     """Return pydantic's message without the useless prefix that every ValueError gets."""
-    place = ".".join(str(part) for part in item["loc"]) or "row"
-    return f"{place}: {item['msg'].removeprefix('Value error, ')}"
+    return f"{'.'.join(map(str, item['loc'])) or 'row'}: {item['msg'].removeprefix('Value error, ')}"

@@ -272,9 +272,7 @@ class _Reader:
         if event.tag in _SCALARS:
             return _SCALARS[event.tag]
         # Quoted text is never a number.
-        if event.tag == "!" or not event.implicit[0]:
-            return "text"
-        return _plain_kind(event.value)
+        return "text" if event.tag == "!" or not event.implicit[0] else _plain_kind(event.value)
 
 
 _RESOLVER: Any = yaml.SafeLoader("")

@@ -20,6 +20,7 @@ from tfdock.gpu.devices import (
     embedded_targets,
     find_gpu,
     gpu_driver,
+    gpu_words,
     is_target,
     joined_words,
     judge,
@@ -31,6 +32,7 @@ from tfdock.gpu.devices import (
 )
 from tfdock.gpu.gpu_facts import OFFICIAL_MACHINE, companions, facts_of_release
 from tfdock.knowledge.fits import (
+    glibc_of,
     goes_with,
     is_older,
     is_part,
@@ -56,7 +58,7 @@ from tfdock.types import Capability, Host, Version, same_minor
 OFFICIAL_PROJECT = "tensorflow"  #: The project of official wheels for most releases and accelerators.
 _OTHER_SYSTEMS = "other systems have wheels too: see `tfdock advise arm`, `macos` and `windows`"
 _FILE = "advice.yaml"
-_FILLERS = ("and", "for", "gpu", "in", "on", "the", "with")  #: Words of a question that name nothing.
+_FILLERS = re.compile("an?|and|does|for|gpu|how|in?|is|my|o[fnr]|the|to|use|which|with|works?|tensorflow|tf")
 _PLAIN = "cpu"  #: The word for a machine without GPU.
 # Comments, with `# ` in front, must fit a terminal of 80 columns.
 _COMMENT_COLUMNS = 78
@@ -179,33 +181,56 @@ def advise_on(
     parts, others = _parts_in(knowledge, words)
     told = {name: parts.pop(name, None) for name in ("tensorflow", "python")}
     tensorflow, python = tensorflow or told["tensorflow"], python or told["python"]
-    names = [name for name in joined_words(knowledge, others) if name.lower() not in _FILLERS]
-    systems = {name: row for name in names if (row := other_device(knowledge, name)) and row.official}
+    names = [name for name in joined_words(knowledge, others) if not _FILLERS.fullmatch(name.lower())]
+    rows = {name: row for name in names if (row := other_device(knowledge, name))}
+    topics = {name: row for name, row in rows.items() if row in knowledge.topics}
+    systems = {name: row for name, row in rows.items() if row.official and (name not in topics or rows == topics)}
     if len(systems) > 1:
         raise ProfileError.of("wish-malformed", f"{' and '.join(systems)} are two systems", "name one of them")
     device = next(iter(systems.values()), None)
-    base, notes = _limited_to(knowledge.on_system(device) if device else knowledge, parts, tensorflow)
-    gpus = [name for name in names if name not in systems and name.lower() != _PLAIN]
-    if not gpus and (names or parts or any(told.values())):
-        if not device:
-            _check_needs_no_gpu(knowledge, parts)
-        wanted = _Wanted(knowledge=base, gpus=(), python=python, device=device)
-        advice = _advise_without_gpu(wanted, tensorflow, machine)
-    else:
-        rows = gpus_named(knowledge, gpus)
-        _check_driver(knowledge, rows, parts.get("driver", ""), wsl=device is not None and device.windows_driver)
-        advice = advise(base, rows, tensorflow=tensorflow, python=python, device=device, parts=parts)
-    return replace(advice, notes=(*notes, *advice.notes))
+    base = knowledge.on_system(device) if device else knowledge
+    for name, row in topics.items():
+        if device and row.official and name not in systems:
+            base = base.on_system(row)
+            device = device.model_copy(update={"says": f"{row.says}; {device.says}", "instead": row.instead})
+    gpus = [name for name in names if name not in {*systems, *topics} and name.lower() != _PLAIN]
+    # A word without a digit that is not like the name of any GPU is left out, if other words are understood.
+    strange = {name for name in gpus if not (name in rows or re.search(r"\d", name) or find_gpu(knowledge, name))}
+    strange = {name for name in strange if name.lower() not in gpu_words(knowledge)}
+    gpus = [name for name in gpus if name not in strange or not (parts or strange < {*names})]
+    subjects = [name for name in topics if name not in systems and not topics[name].official]
+    try:
+        if subjects and subjects == names:
+            raise ProfileError
+        base, notes = _limited_to(base, parts, tensorflow, python)
+        if not gpus and (names or parts or any(told.values())):
+            _check_needs_no_gpu(knowledge, parts, device)
+            wanted = _Wanted(knowledge=base, gpus=(), python=python, device=device)
+            advice = _advise_without_gpu(wanted, tensorflow, machine)
+        else:
+            named = gpus_named(knowledge, gpus)
+            _check_driver(knowledge, named, parts.get("driver", ""), wsl=device is not None and device.windows_driver)
+            advice = advise(base, named, tensorflow=tensorflow, python=python, device=device, parts=parts)
+    except ProfileError as error:
+        # What is known about a system or a topic helps also if the rest of the question has no answer.
+        more = [*subjects, *(() if any(problem.why for problem in error.problems) else systems)]
+        raise ProfileError(*error.problems, *(unknown_gpu(knowledge, name, tensorflow) for name in more)) from None
+    release = tensorflow or (advice.instead or advice.wheel).version
+    about = [knowledge.about(rows[name], release) for name in subjects]
+    lines = [text for row in about for text in (row.says, row.instead)]
+    lines += [f"tfdock does not know `{name}`: this answer leaves the word out" for name in names if name in strange]
+    return replace(advice, notes=(*lines, *notes, *advice.notes))
 
 
-def _check_needs_no_gpu(knowledge: KnowledgeBase, parts: Mapping[str, str]) -> None:
+def _check_needs_no_gpu(knowledge: KnowledgeBase, parts: Mapping[str, str], device: OtherDevice | None) -> None:
     """Raise ProfileError if a part is for GPUs: no answer fits without the GPU's name."""
     components = {name for row in knowledge.accelerators.values() for name in row.components}
     for part, version in parts.items():
         if part in components or any(row.is_for(part, version) for row in knowledge.published_builds):
             pair = f"{part} {version}"
             fix = f"name the GPU: `tfdock advise GPU {pair}`; `tfdock releases {pair}` lists releases"
-            raise ProfileError.of("wish-without-gpu", f"`{pair}` is for a GPU, and no GPU is named", fix, field="gpu")
+            message, why = f"`{pair}` is for a GPU, and no GPU is named", device.says if device else ""
+            raise ProfileError.of("wish-without-gpu", message, fix, why=why, field="gpu")
 
 
 def _check_driver(knowledge: KnowledgeBase, gpus: Sequence[Gpu], driver: str, *, wsl: bool) -> None:
@@ -235,7 +260,7 @@ def _parts_in(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[dict[str,
 
 
 def _limited_to(
-    knowledge: KnowledgeBase, parts: Mapping[str, str], tensorflow: str | None
+    knowledge: KnowledgeBase, parts: Mapping[str, str], tensorflow: str | None, python: str | None
 ) -> tuple[KnowledgeBase, tuple[str, ...]]:
     """Return the knowledge about the releases whose official wheels run with these parts, and notes on the parts.
 
@@ -249,15 +274,19 @@ def _limited_to(
         rows = {
             name: row
             for name, row in knowledge.releases.items()
-            if goes_with(knowledge, row, part, version) or runs_with_later(knowledge, row, part, version)
+            if goes_with(knowledge, row, part, version, python) or runs_with_later(knowledge, row, part, version)
         }
         runs = spans(rows, knowledge.releases)
         fitting = [first if first == last else f"{first} to {last}" for first, last in runs]
         releases = f"{joined(fitting)} (`tfdock releases {part} {version}`)" if fitting else "none"
         notes.append(f"official wheels that go with {part} {version}: {releases}")
-        if part == "driver" and tensorflow and release_named(knowledge, tensorflow)[0].release not in rows:
-            message = f"driver {version} is too old for TensorFlow {tensorflow}"
-            raise ProfileError.of("driver-too-old", message, f"update the driver, or use TensorFlow {releases}")
+        driver = part == "driver"
+        old = tensorflow and release_named(knowledge, tensorflow)[0].release not in rows
+        if old and (driver or glibc_of(knowledge, part, version)):
+            beside = f" and Python {python}" if python and not driver else ""
+            message = f"{part} {version} is too old for TensorFlow {tensorflow}{beside}"
+            fix = f"update the {'driver' if driver else 'system'}, or use TensorFlow {releases}"
+            raise ProfileError.of("driver-too-old" if driver else "release-unknown", message, fix)
         if not any(part in versions_of(row) for row in knowledge.releases.values()):
             left = {name: row for name, row in left.items() if name in rows}
     if not left:
@@ -290,7 +319,8 @@ def advise(
     own = offer is not None and offer.release is release
     untested = None if own else wanted.try_release(release, version, allow_untested=True)[0]
     planned = offer or untested
-    native = wanted.newest_native()
+    order = sorted(knowledge.releases.values(), key=lambda row: Version(row.release), reverse=True)
+    native = next(filter(None, map(wanted.native_of, order)), None)
     # Without a requested release, an official wheel that runs natively makes a build unnecessary. A wheel for a CUDA
     # that pip does not install is old: if a newer release can be built for the GPUs, the build comes first.
     newer = offer and native and native.needs and Version(offer.release.release) > Version(native.release)
@@ -347,8 +377,8 @@ def _advise_without_gpu(wanted: _Wanted, tensorflow: str | None, machine: str) -
     elif device:
         where = f"{device.device} and Python {python}" if python else device.device
         which = f"TensorFlow {version} has no official wheel for {where}"
-        fix = f"take TensorFlow {native.version}: `{pip_install(native)}`" if native else device.instead
-        raise ProfileError.of("release-unknown", which, fix, why=device.says, field="tensorflow")
+        fix = (f"take TensorFlow {native.version}: `{pip_install(native)}`",) if native else ()
+        raise ProfileError.of("release-unknown", which, (*fix, device.instead), why=device.says, field="tensorflow")
     start = None
     if not wanted.unbuilt:
         devices = StarterDevices(accelerator=wanted.accelerator)
@@ -532,6 +562,9 @@ class _Wanted:
         numbers = ((name, f"{number}{later.format(number.partition('.')[0])}") for name, number in tested if number)
         needs = tuple(f"{accelerator.titles.get(name, name)} {number}" for name, number in numbers)
         targets = release.official_targets.get(accelerator.accelerator, ())
+        # With newer versions of these packages the wheel cannot be imported.
+        kept = (row for row in self.knowledge.requirement_limits if row.unstated and applies(release, row.releases))
+        limits = tuple(f"{row.package}{row.limit}" for row in kept)
         return AdvisedWheel(
             project=project,
             release=release.release,
@@ -542,13 +575,8 @@ class _Wanted:
             installs=tuple(able) if extra else pythons,
             system="" if self.gpus and not targets else self.system(release, version),
             needs=() if extra else needs,
-            pins=tuple(dict.fromkeys(pin for gpu in gpus if extra for pin in gpu.pins)) + self._limits(release),
+            pins=tuple(dict.fromkeys(pin for gpu in gpus if extra for pin in gpu.pins)) + limits,
         )
-
-    def _limits(self, release: Release) -> tuple[str, ...]:
-        """Return requirements that keep pip from versions with which the wheel cannot be imported."""
-        rows = [row for row in self.knowledge.requirement_limits if row.unstated and applies(release, row.releases)]
-        return tuple(f"{row.package}{row.limit}" for row in rows)
 
     def system(self, release: Release, version: str) -> str:
         """Return where the wheel of the project `tensorflow` runs with its GPU code; empty if not known."""
@@ -573,11 +601,6 @@ class _Wanted:
         if not all(compatibility.starts_at_once for compatibility in compatibilities):
             return None
         return self.official_wheel(release, release.newest, compatibilities)
-
-    def newest_native(self) -> AdvisedWheel | None:
-        """Return the newest official wheel that runs on all GPUs without JIT."""
-        order = sorted(self.knowledge.releases.values(), key=lambda row: Version(row.release), reverse=True)
-        return next((wheel for wheel in map(self.native_of, order) if wheel), None)
 
     def published_builds(self, asked: str | None) -> tuple[PublishedBuild, ...]:
         """Return the published builds for all GPUs, the newest first: of the release, or else of any."""
@@ -661,9 +684,9 @@ class _Wanted:
                     # One search for fixes is enough, because the search is slow.
                     found = wanted.resolve(self.knowledge, suggest=suggest and not first)
                     # Resolve once more with all choices written out: the offered text itself must be accepted.
-                    exact = replace(
-                        wanted, chosen=tuple(_changed_choices(release, found)), source=_fork_of(release, found)
-                    )
+                    own = found.source.location == release.repository
+                    fork = "" if own else f"From {found.source.location}, {found.source.refs[0]}."
+                    exact = replace(wanted, chosen=tuple(_changed_choices(release, found)), source=fork)
                     resolution = exact.resolve(self.knowledge)
                 except Incompatible as error:
                     first = first or error.problems
@@ -728,8 +751,7 @@ class _Wanted:
 
     def figures(self, release: Release) -> Iterable[Estimate]:
         """Return the measured numbers for sizes and times, and the numbers to compare with."""
-        rows = (self.estimate(name, release) for name in (*_SIZES, "kernel-file-per-sass"))
-        return (row for row in rows if row)
+        return filter(None, (self.estimate(name, release) for name in (*_SIZES, "kernel-file-per-sass")))
 
     def size(self, release: Release, targets: Sequence[str]) -> SizePlan:
         """Return the size and compile time of a list of targets, target by target."""
@@ -763,8 +785,7 @@ class _Wanted:
             targets = draft.resolve(self.knowledge).targets
         except Incompatible:
             return None
-        longer = len(targets) > len(offer.resolution.targets)
-        return self.size(offer.release, targets) if longer else None
+        return self.size(offer.release, targets) if len(targets) > len(offer.resolution.targets) else None
 
 
 _SIZES = ("wheel-base", "wheel-per-sass", "wheel-per-ptx", "compile-time-per-sass")
@@ -775,12 +796,6 @@ def _by_nearness(knowledge: KnowledgeBase, release: Release) -> list[Release]:
     order = sorted(knowledge.releases.values(), key=lambda row: Version(row.release))
     place = order.index(release)
     return [*order[place + 1 :], *reversed(order[:place])]
-
-
-def _fork_of(release: Release, resolution: Resolution) -> str:
-    """Return the comment for a source that is not the release's own; otherwise an empty text."""
-    source = resolution.source
-    return "" if source.location == release.repository else f"From {source.location}, {source.refs[0]}."
 
 
 def _changed_choices(release: Release, resolution: Resolution) -> Iterator[tuple[str, str, str]]:

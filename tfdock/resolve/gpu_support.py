@@ -101,7 +101,7 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
         message = f"TensorFlow {asked} is not known; known are {known[0]} to {known[-1]}"
         fix = f"use the nearest release, {beside}; `tfdock releases` lists all"
         builds = [row for row in knowledge.published_builds if same_minor(asked, row.tensorflow)]
-        parts = (f"{row.build} is for {row.parts}: `{row.get}`" for row in builds)
+        parts = (f"{row.build} is for {', '.join(row.machines)}; {row.parts}: `{row.get}`" for row in builds)
         raise ProfileError.of("release-unknown", message, fix, why="; ".join(parts), field="tensorflow")
     exact = len(Version(asked).parts) > len(Version(row.release).parts)
     if exact and row.patches and asked not in row.patches:

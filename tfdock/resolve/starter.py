@@ -242,8 +242,7 @@ def device_line(knowledge: KnowledgeBase, devices: StarterDevices, release: str)
     if devices.gpus:
         return f"gpus: [{', '.join(gpu.gpu for gpu in devices.gpus)}]"
     if devices.targets:
-        targets = taken_targets(knowledge, devices, release)
-        return f"{devices.accelerator.target_field}: [{', '.join(targets)}]"
+        return f"{devices.accelerator.target_field}: [{', '.join(taken_targets(knowledge, devices, release))}]"
     return f"accelerator: {devices.accelerator.accelerator}"
 
 

@@ -96,8 +96,7 @@ class Moves:
     @property
     def components(self) -> tuple[str, ...]:
         """The components of all accelerators."""
-        rows = self.knowledge.accelerators.values()
-        return tuple(dict.fromkeys(name for row in rows for name in row.components))
+        return tuple(dict.fromkeys(name for row in self.knowledge.accelerators.values() for name in row.components))
 
     @property
     def families(self) -> list[Accelerator]:
@@ -243,8 +242,7 @@ class Moves:
         nearest = [name if name in known else next(iter(near[name]), "") for name in asked]
         if all(nearest):
             yield {"optimize": list(dict.fromkeys(nearest))}
-        rest = [name for name in asked if name in known]
-        yield {"optimize": rest or None}
+        yield {"optimize": [name for name in asked if name in known] or None}
 
     def _gpus(self) -> Iterator[Change]:
         """Yield targets instead of GPUs; then the list of GPUs without the GPUs at fault; then one family alone."""

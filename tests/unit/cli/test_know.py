@@ -262,6 +262,7 @@ def test_every_release_has_a_line_with_what_it_was_tested_with(desk: Desk) -> No
         ("tensorrt", "8", [f"2.{minor}" for minor in range(12, 18)], ""),
         ("cuda", "11.6", [f"2.{minor}" for minor in range(5, 12)], "no release is made with cuda 11.6; these wheels"),
         ("python", "3.13", ["2.20", "2.21"], ""), ("bazel", "5.3", ["2.11", "2.12", "2.13"], ""),
+        ("bazel", "3.7.1", ["2.3", "2.4"], "the source of these"),
         ("numpy", "2.3", ["2.20", "2.21"], "their METADATA allows"), ("keras", "2.12", ["2.12"], "METADATA"),
         ("rocm", "4.0", ["1.15", "2.3", "2.4"], "no release is made with rocm 4.0; the source of these lists it"),
         ("driver", "390", [f"1.{minor}" for minor in range(4, 13)], "a GPU may need a newer one"),

@@ -699,6 +699,14 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
         ("cpu python 3.5", "the official wheel of TensorFlow 2.3.1 runs", "tensorflow==2.3.1"),
         ("gtx1080 tensorflow 1.15", "the official wheel of TensorFlow 1.15.5 runs", "(Python 3.6 to 3.7; CUDA 10.0"),
         ("alpine 3.19", "tfdock builds no wheel for `alpine 3.19`", "`python:3.12-slim`"),
+        ("gtx 1080 docker --tensorflow 2.1", "wheel of TensorFlow 2.1.4 runs", "tensorflow:2.1.0-gpu-py3`"),
+        ("addons --tensorflow 2.6", "builds no wheel for `addons`", "2.6: `pip install tensorflow-addons==0.14.0`"),
+        ("tfp --tensorflow 1.4", "tfdock builds no wheel for `tfp`", "TensorFlow 1.4: none is known; 1.12: `pip"),
+        ("windows no avx --tensorflow 1.4", "wheel of TensorFlow 1.4.0 runs", "grep -c avx"),
+        ("rtx 3080 frobnicator", "the official wheel of TensorFlow", "tfdock does not know `frobnicator`"),
+        ("libtensorflow arm --tensorflow 2.8", "no official wheel for arm", "//tensorflow/tools/lib_package"),
+        ("centos 7 --tensorflow 1.14 --python 3.7", "is too old for TensorFlow 1.14 and Python 3.7", "1.15 to 2.20"),
+        ("raspberry pi --tensorflow 1.0", "TensorFlow 1.0 is not known", "lhelontra/tensorflow-on-arm"),
     ],
 )  # fmt: skip
 def test_all_words_of_a_question_are_answered_together(words: str, first: str, told: str) -> None:

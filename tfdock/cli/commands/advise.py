@@ -144,8 +144,7 @@ def _lines(base: KnowledgeBase, advice: Advice, output: Path | None) -> Iterator
         text = f"TensorFlow {advice.version} has no official wheel for Python {advice.python}, only for {had}."
         yield style.bad(text), "  "
     for gpu in advice.gpus:
-        first = answer(base, gpu, style, wheel="the official wheel", release=advice.version, jit=advice.jit)
-        yield first, "  "
+        yield answer(base, gpu, style, wheel="the official wheel", release=advice.version, jit=advice.jit), "  "
         yield from reasons(gpu, style)
     yield from (
         (f"  {style.strong('reported:')} {line}", ASIDE)
@@ -196,9 +195,7 @@ def _major(version: str) -> str:
 
 def _no_build(advice: Advice) -> AdvisedWheel | None:
     """Return an official wheel that makes a build unnecessary: of the given release, or of any release by default."""
-    if advice.needs_no_build:
-        return advice.wheel
-    return advice.instead if advice.asked is None else None
+    return advice.wheel if advice.needs_no_build else advice.instead if advice.asked is None else None
 
 
 def _verdict(advice: Advice, wheel: AdvisedWheel | None, style: console.Style) -> str:

@@ -21,13 +21,13 @@ from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.gpu_text import requested_gpus
 from tfdock.errors import Problem, ProfileError, TfdockError
-from tfdock.gpu.devices import named, search, title, unknown_gpu
+from tfdock.gpu.devices import named, other_device, search, title, unknown_gpu
 from tfdock.host.settings import Settings
 from tfdock.knowledge.fits import glibc_of, goes_with, is_among, runs_with_later, toolkit_floor, versions_of
 from tfdock.knowledge.gpu_rows import Gpu, PublishedBuild
 from tfdock.knowledge.program_rows import ErrorCode
 from tfdock.knowledge.release_rows import Release, Support, applies
-from tfdock.knowledge.rows import Accelerator, Row
+from tfdock.knowledge.rows import Accelerator, Row, lies_within
 from tfdock.knowledge.switch_rows import Switch, presets, release_span
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.gpu_support import (
@@ -245,6 +245,8 @@ def releases(
             rows = [release_named(base, release)[0]]
         case [*part, version] if version[:1].isdecimal():
             rows, early, floors = _made_with(base, rows, " ".join(part).lower(), version)
+        case _ if topic := other_device(base, " ".join(words)):
+            raise ProfileError.of("release-unknown", "no version is named", topic.instead, why=base.about(topic).says)
         case _:
             raise typer.BadParameter("name a release, or a part and its version: `cuda 11.2`")
     if as_json:
@@ -282,7 +284,10 @@ def _made_with(
         return found, [], [*floors, f"{note}, and with their cuDNN or a later minor version of it"]
     if builds:
         return [], builds, [*floors, f"{none}, but these builds by others are: `tfdock advise GPU` names them"]
-    if found := [row for row in rows if is_among(version, row.components.get(part, Support()).accepted)]:
+    found = [row for row in rows if is_among(version, row.components.get(part, Support()).accepted)]
+    if part == "bazel":
+        found = [row for row in rows if row.bazel_max and lies_within(version, row.bazel_min or "", row.bazel_max)]
+    if found:
         return found, [], [*floors, f"{none}; the source of these lists it: `tfdock check` tries a build"]
     versions = [
         (name.lower(), one) for row in rows for name, one in (*versions_of(row).items(), *row.requires.items())
@@ -290,7 +295,8 @@ def _made_with(
     versions += [("python", one) for row in rows for one in row.pythons]
     known = sorted({one for name, one in versions if name == part}, key=Version)
     known = known or sorted({"driver", "glibc", *(name for name, _ in versions)})
-    raise ProfileError.of("release-unknown", none, f"known are {', '.join(known)}", why="; ".join(floors))
+    why = [*floors, *([base.about(topic).says] if (topic := other_device(base, part)) and topic.by_release else [])]
+    raise ProfileError.of("release-unknown", none, f"known are {', '.join(known)}", why="; ".join(why))
 
 
 def _is_early(base: KnowledgeBase, row: PublishedBuild) -> bool:
@@ -399,8 +405,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """An error shows its code in brackets. Each code has an example and fixes. Without a name, list all names."""
-    base = knowledge_for(settings)
-    document, lines = _explained(base, name)
+    document, lines = _explained(knowledge_for(settings), name)
     if as_json:
         print_json("tfdock.explain/1", True, document)
     else:
@@ -435,6 +440,10 @@ def _explained(base: KnowledgeBase, name: str | None) -> tuple[dict[str, Any], I
     sets = presets(base.switches)
     if (preset := name.lower()) in sets:
         return {"preset": preset, "sets": sets[preset]}, _preset_lines(base, preset, sets[preset])
+    if (topic := other_device(base, name)) in base.topics and topic:
+        told = base.about(topic)
+        facts: dict[str, Any] = {"topic": told.device, "says": told.says, "instead": told.instead}
+        return facts, [f"{told.device}: {told.says}.", "", f"{told.instead[:1].upper()}{told.instead[1:]}."]
     raise _unknown(name, [*base.codes, *base.switches, *sets])
 
 
@@ -453,8 +462,7 @@ def _switch_json(base: KnowledgeBase, row: Switch) -> dict[str, Any]:
 
 
 def _sources(base: KnowledgeBase, row: Switch) -> list[str]:
-    texts = base.sources("switches")
-    return [texts[key] for key in ([row.source] if isinstance(row.source, str) else row.source)]
+    return [base.sources("switches")[key] for key in ([row.source] if isinstance(row.source, str) else row.source)]
 
 
 def _switch_lines(base: KnowledgeBase, row: Switch) -> Iterator[str]:
