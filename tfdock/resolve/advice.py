@@ -377,7 +377,9 @@ def _advise_without_gpu(wanted: _Wanted, tensorflow: str | None, machine: str) -
     elif device:
         where = f"{device.device} and Python {python}" if python else device.device
         which = f"TensorFlow {version} has no official wheel for {where}"
-        fix = (f"take TensorFlow {native.version}: `{pip_install(native)}`",) if native else ()
+        fix = [f"take TensorFlow {native.version}: `{pip_install(native)}`"] if native else []
+        if python and release.pythons:
+            fix.insert(0, f"take Python {' to '.join(dict.fromkeys((release.pythons[0], release.pythons[-1])))}")
         raise ProfileError.of("release-unknown", which, (*fix, device.instead), why=device.says, field="tensorflow")
     start = None
     if not wanted.unbuilt:

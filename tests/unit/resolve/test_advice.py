@@ -681,6 +681,8 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
         ("rtx 4090 laptop", "the official wheel of TensorFlow 2.21.0 runs", "RTX 4090 Laptop"),
         ("core i7 920", "the official wheel of TensorFlow 1.5.1 runs", "grep -c avx"),
         ("m2 --tensorflow 2.12", "TensorFlow 2.12.1 has no official wheel for Apple silicon", "tensorflow-macos"),
+        ("windows --tensorflow 2.10 --python 2.7", "for windows and Python 2.7", "take Python 3.7 to 3.10"),
+        ("raspberry pi 2", "tfdock builds no wheel for `raspberry pi 2`", "linux_armv7l.whl"),
         ("s390x", "tfdock builds no wheel for `s390x`", "no official wheels for ppc64le"),
         ("gtx1060 driver 470", "the official wheel of TensorFlow 2.14.1 runs", "go with driver 470: 1.4 to 2.14"),
         ("rtx4090 driver 470", "driver 470 does not know GeForce RTX 4090", "install driver 520.56.06 or newer"),

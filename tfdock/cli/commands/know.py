@@ -278,7 +278,7 @@ def _made_with(
     early = [row for row in builds if _is_early(base, row)]
     if found or early:
         return found, early, remarks
-    none = f"no release is made with {part} {version}"
+    none = f"no release from {rows[0].release} on is made with {part} {version}"
     if found := [row for row in rows if runs_with_later(base, row, part, version)]:
         note = f"{none}; these wheels for Linux, of an earlier minor version, run with it"
         return found, [], [*floors, f"{note}, and with their cuDNN or a later minor version of it"]
