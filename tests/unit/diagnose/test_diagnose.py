@@ -416,7 +416,7 @@ def test_a_dead_address_is_told_with_the_sum_that_the_build_looked_up() -> None:
     assert "(the source has its sha256 next to the address)" in finding.fix
     (finding,) = diagnosed(told, f"tfdock:   archive: https://gone.example/x.tgz, sha256 {'a' * 64}\n").findings
     assert "The server has no https://gone.example/x.tgz" in finding.cause
-    assert f"the same file (sha256 {'a' * 64}). Name both" in finding.fix
+    assert f"the same file (sha256 {'a' * 64})." in finding.fix
 
 
 def test_values_come_from_the_line_or_others_and_have_words_where_the_log_says_nothing() -> None:
@@ -918,6 +918,4 @@ def test_only_what_was_pasted_is_read_again(log: bytes, whole: bytes) -> None:
 def test_the_fix_for_a_value_names_what_stands_in_the_value() -> None:
     wheel = "tensorflow-1.4.0-cp35-cp35m-linux_x86_64.whl"
     (one,) = diagnosed(f"{wheel} is not a supported wheel on this platform.\n").findings
-    assert one.fix.startswith(
-        "If `python --version` prints another version than 3.5, install the wheel with Python 3.5."
-    )
+    assert "If `python --version` does not print 3.5, " in one.fix
