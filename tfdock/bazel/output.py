@@ -28,7 +28,10 @@ _LONG = 600
 # One `\w` before `Error`: `\w+` would restart at each letter and take 37 ms instead of 0.15 ms for a line of 4096.
 _ERROR = re.compile(
     r"\A(?:ERROR\b|FATAL\b|FAILED\b|Error: |Error in |tfdock: |(?:nvcc|nvlink|ptxas) (?:fatal|error)\b|CMake Error\b|"
-    r"No package '|#error |Undefined symbols for )|\b(?:fatal )?error (?:C|LNK)[0-9]{4} ?:(?: |\Z)|"
+    r"No package '|#error |Undefined symbols for |"
+    # The list of errors of Visual Studio, in the language of the system.
+    r"(?:[Ee]rror|错误|錯誤|エラー|오류|Fehler|Erreur|Errore|Erro|Ошибка)\s+(?:C|LNK) ?[0-9]{4}\s)|"
+    r"\b(?:fatal )?error (?:C|LNK)[0-9]{4} ?:(?: |\Z)|"
     r"\.so[\d.]*: undefined symbol: |\berror:|Killed\b|Segmentation fault\b|\w(?:Error|Exception): |"
     r"\bF(?:0000)? (?:\S{1,40} +\d+ )?[\w./\\:-]{1,200}\.(?:cc|h):\d+\] "  # TensorFlow stops itself
 )

@@ -105,7 +105,7 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
     system = next((part for name, part in here.parts.items() if part.phrases and name in seen.versions), None)
     findings = tuple(
         _in_words_of(system, finding, _left_out(finding.line, finding.excerpt.partition("\n")[0], seen, here))
-        if finding.stage != "runtime" or "bazel" in seen.versions  # A program that only runs is not built again.
+        if finding.stage != "runtime"  # Such an error does not come from the part that was being built.
         else _in_words_of(system, finding, "")
         for _, finding in ranked
     )

@@ -33,6 +33,7 @@ _NAMED = 20  #: The most errors stored because they have names from `came_and_we
 _SUSPICIOUS = (
     "ERROR:", "error:", "Error:", "FATAL:", "FAILED", "Killed", "Exception:", "Segmentation fault",
     " error C", " error LNK", "error : ", "ommand not found", "undefined reference to", "undefined symbol: ",
+    "LNK2001", "LNK2019", "LNK 20", "\tC2", "\tC3", "Error C2", "Error C3",
     "nvcc fatal", "nvcc error", "ptxas fatal", "nvlink ", "LLVM ERROR", "multiple definition of", ": relocation ",
     "Undefined symbols for ", "cannot find -l", "#error ", "CMake Error", "No package '", "Error in ",
     "fatal: ", "E: ", "cp: ", "mv: ", "ln: ", "tar: ", "unzip: ", "patch: ", "curl: (", "gpg: ", "docker: ",

@@ -217,6 +217,10 @@ def test_each_literal_of_suspicious_lines_leads_to_one(literal: str) -> None:
         f"x.o{literal}R_X against no",
         f"{literal}fail: no",
         f"{literal}56) no",
+        f"Fehler {literal} no",
+        f"Fehler {literal}19 no",
+        f"Fehler{literal}065 no",
+        f"{literal}065 no",
     ]
     assert any(diagnosed(f"{line}\n".encode()).suspects for line in lines)
 
