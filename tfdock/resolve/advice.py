@@ -161,6 +161,61 @@ class Advice:
 # --- the whole ------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Question:
+    """What the words of a question name. `unknown` are words that name nothing, if other words are understood."""
+
+    names: list[str]
+    parts: dict[str, str]
+    gpus: list[str]
+    systems: dict[str, OtherDevice]
+    topics: dict[str, OtherDevice]
+    unknown: list[str]
+
+    @property
+    def subjects(self) -> list[str]:
+        """The topics that are no systems."""
+        return [name for name, row in self.topics.items() if name not in self.systems and not row.official]
+
+    def on_system(self, knowledge: KnowledgeBase) -> tuple[KnowledgeBase, OtherDevice | None]:
+        """Return the knowledge for the system that is named, and the system; a topic may narrow both."""
+        if len(self.systems) > 1:
+            message = f"{' and '.join(self.systems)} are two systems"
+            raise ProfileError.of("wish-malformed", message, "name one of them")
+        device = next(iter(self.systems.values()), None)
+        if device is None:
+            return knowledge, None
+        base = knowledge.on_system(device)
+        for row in (row for name, row in self.topics.items() if row.official and name not in self.systems):
+            base = base.on_system(row)
+            device = device.model_copy(update={"says": f"{row.says}; {device.says}", "instead": row.instead})
+        return base, device
+
+
+def _read(knowledge: KnowledgeBase, words: Sequence[str]) -> _Question:
+    # A whole question may be one argument, in quotes.
+    each = [word.split() for word in words]
+    words = [one for some in each for one in (some if _parts_in(knowledge, some)[0] else [" ".join(some)])]
+    parts, others = _parts_in(knowledge, words)
+    names = [name for name in joined_words(knowledge, others) if not _FILLERS.fullmatch(name.lower())]
+    rows = {name: row for name in names if (row := other_device(knowledge, name))}
+    topics = {name: row for name, row in rows.items() if row in knowledge.topics}
+    systems = {name: row for name, row in rows.items() if row.official and (name not in topics or rows == topics)}
+    gpus = [name for name in names if name not in {*systems, *topics} and name.lower() != _PLAIN]
+    # A word without a digit that is not like the name of any GPU.
+    strange = {name for name in gpus if not (name in rows or re.search(r"\d", name) or find_gpu(knowledge, name))}
+    strange = {name for name in strange if name.lower() not in gpu_words(knowledge)}
+    strange = strange if parts or strange < {*names} else set()
+    return _Question(
+        names=names,
+        parts=parts,
+        gpus=[name for name in gpus if name not in strange],
+        systems=systems,
+        topics=topics,
+        unknown=[name for name in names if name in strange],
+    )
+
+
 def advise_on(
     knowledge: KnowledgeBase,
     words: Sequence[str],
@@ -172,53 +227,33 @@ def advise_on(
     """Return advice for the GPUs and the system that words name; `cpu`, or a system alone, is without GPU.
 
     Words may also be a part and its version: `driver 470`, `ubuntu 18.04`, `numpy 1.26`. The advice is then about
-    releases whose official wheels run with it. `machine` is the CPU of a build for no GPU. Raises ProfileError and
-    Incompatible, as the functions below.
+    releases whose official wheels run with it. Topics, such as `docker`, add what is known about them. `machine` is
+    the CPU of a build for no GPU. Raises ProfileError and Incompatible, as the functions below.
     """
-    # A whole question may be one argument, in quotes.
-    each = [word.split() for word in words]
-    words = [one for some in each for one in (some if _parts_in(knowledge, some)[0] else [" ".join(some)])]
-    parts, others = _parts_in(knowledge, words)
-    told = {name: parts.pop(name, None) for name in ("tensorflow", "python")}
-    tensorflow, python = tensorflow or told["tensorflow"], python or told["python"]
-    names = [name for name in joined_words(knowledge, others) if not _FILLERS.fullmatch(name.lower())]
-    rows = {name: row for name in names if (row := other_device(knowledge, name))}
-    topics = {name: row for name, row in rows.items() if row in knowledge.topics}
-    systems = {name: row for name, row in rows.items() if row.official and (name not in topics or rows == topics)}
-    if len(systems) > 1:
-        raise ProfileError.of("wish-malformed", f"{' and '.join(systems)} are two systems", "name one of them")
-    device = next(iter(systems.values()), None)
-    base = knowledge.on_system(device) if device else knowledge
-    for name, row in topics.items():
-        if device and row.official and name not in systems:
-            base = base.on_system(row)
-            device = device.model_copy(update={"says": f"{row.says}; {device.says}", "instead": row.instead})
-    gpus = [name for name in names if name not in {*systems, *topics} and name.lower() != _PLAIN]
-    # A word without a digit that is not like the name of any GPU is left out, if other words are understood.
-    strange = {name for name in gpus if not (name in rows or re.search(r"\d", name) or find_gpu(knowledge, name))}
-    strange = {name for name in strange if name.lower() not in gpu_words(knowledge)}
-    gpus = [name for name in gpus if name not in strange or not (parts or strange < {*names})]
-    subjects = [name for name in topics if name not in systems and not topics[name].official]
+    asked = _read(knowledge, words)
+    parts = {name: version for name, version in asked.parts.items() if name not in ("tensorflow", "python")}
+    tensorflow, python = tensorflow or asked.parts.get("tensorflow"), python or asked.parts.get("python")
+    base, device = asked.on_system(knowledge)
+    if asked.subjects and asked.subjects == asked.names:
+        raise ProfileError(*(unknown_gpu(knowledge, name, tensorflow) for name in asked.subjects))
     try:
-        if subjects and subjects == names:
-            raise ProfileError
         base, notes = _limited_to(base, parts, tensorflow, python)
-        if not gpus and (names or parts or any(told.values())):
+        if not asked.gpus and (asked.names or asked.parts):
             _check_needs_no_gpu(knowledge, parts, device)
             wanted = _Wanted(knowledge=base, gpus=(), python=python, device=device)
             advice = _advise_without_gpu(wanted, tensorflow, machine)
         else:
-            named = gpus_named(knowledge, gpus)
+            named = gpus_named(knowledge, asked.gpus)
             _check_driver(knowledge, named, parts.get("driver", ""), wsl=device is not None and device.windows_driver)
             advice = advise(base, named, tensorflow=tensorflow, python=python, device=device, parts=parts)
     except ProfileError as error:
         # What is known about a system or a topic helps also if the rest of the question has no answer.
-        more = [*subjects, *(() if any(problem.why for problem in error.problems) else systems)]
+        more = [*asked.subjects, *(() if any(problem.why for problem in error.problems) else asked.systems)]
         raise ProfileError(*error.problems, *(unknown_gpu(knowledge, name, tensorflow) for name in more)) from None
     release = tensorflow or (advice.instead or advice.wheel).version
-    about = [knowledge.about(rows[name], release) for name in subjects]
+    about = [knowledge.about(asked.topics[name], release) for name in asked.subjects]
     lines = [text for row in about for text in (row.says, row.instead)]
-    lines += [f"tfdock does not know `{name}`: this answer leaves the word out" for name in names if name in strange]
+    lines += [f"tfdock does not know `{name}`: this answer leaves the word out" for name in asked.unknown]
     return replace(advice, notes=(*lines, *notes, *advice.notes))
 
 
