@@ -218,7 +218,9 @@ def _count_of(value: object) -> int | None:
     """Return a count of at most 63 bits; None for anything else. Bazel writes counts of 64 bits as text."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         value = int(value)
-    return None if isinstance(value, bool) or not isinstance(value, int) else value if 0 <= value < 1 << 63 else None
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value < 1 << 63 else None
 
 
 def _decoded(value: object) -> str:

@@ -122,7 +122,9 @@ def _asked_columns() -> int:
 def columns_of(text: str) -> int:
     """Return the columns that a line takes. Colour codes take no column, East Asian characters take two."""
     text = _ESCAPE.sub("", text)
-    return len(text) if text.isascii() else sum(_character_columns(character) for character in text)
+    if text.isascii():
+        return len(text)
+    return sum(_character_columns(character) for character in text)
 
 
 def _character_columns(character: str) -> int:

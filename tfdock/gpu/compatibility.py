@@ -86,7 +86,8 @@ def serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None
     loaded = f"it loads only one of its libraries, for {', '.join(answers)}"
     if best.runs == "no":
         return replace(best, reason=f"{loaded}: none of these has code for this GPU")
-    return replace(best, reason=f"{best.reason}; {loaded}: this code is in those for {', '.join(able)}")
+    which = f"this code is in those for {', '.join(able)}"
+    return replace(best, reason=f"{best.reason}; {loaded}: {which}")
 
 
 def _serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None) -> Compatibility:

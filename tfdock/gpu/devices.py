@@ -97,7 +97,8 @@ def resembles_gpu(knowledge: KnowledgeBase, word: str) -> bool:
     A number with fewer than three digits does not count: `v2` may be the second version of a profile.
     """
     shape, number = _shape(gpu_key(word)), re.search(r"\d{3}", word)
-    return bool(number and any(_shape(name) == shape for name in knowledge.gpus)) or is_target(knowledge, word)
+    is_alike = number is not None and any(_shape(name) == shape for name in knowledge.gpus)
+    return is_alike or is_target(knowledge, word)
 
 
 def _shape(name: str) -> str:
@@ -194,7 +195,8 @@ def gpu_words(knowledge: KnowledgeBase) -> set[str]:
 def _number(name: str) -> str:
     """Return the number in a GPU's name: `1650`; empty without one."""
     # `O` is often mistyped for 0. A memory size and the `-cc…` suffix of our own names are not the number.
-    numbers = re.findall(r"\d+", re.sub(r"(?<=\d)o", "0", re.sub(r"-cc\d+", "", _DECORATION.sub(" ", name.lower()))))
+    text = re.sub(r"-cc\d+", "", _DECORATION.sub(" ", name.lower()))
+    numbers = re.findall(r"\d+", re.sub(r"(?<=\d)o", "0", text))
     return next((number for number in numbers if len(number) > 2), max(numbers, key=len, default=""))
 
 

@@ -193,7 +193,8 @@ def _official_ptx_isa(knowledge: KnowledgeBase, release: Release, accelerator: A
     """Return the PTX ISA of an official wheel: the toolkit's, or the compiler's own if that is older."""
     name, compiler = accelerator.toolkit or "", release.gpu_compiler or ""
     tested = release.components.get(name, Support()).tested or ""
-    return str(emitted_ptx(knowledge, (name, tested), (compiler, release.compilers.get(compiler, ""))) or "")
+    isa = emitted_ptx(knowledge, (name, tested), (compiler, release.compilers.get(compiler, "")))
+    return str(isa or "")
 
 
 def _runtime_compiler(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> RuntimeCompiler | None:
@@ -245,7 +246,8 @@ def _unjudged(knowledge: KnowledgeBase, inspection: Inspection, holding: Sequenc
 
 
 def _has_code(library: Library) -> bool:
-    return any(part.images for part in (library.loadable, library.relocatable, library.embedded or GpuCode()))
+    parts = (library.loadable, library.relocatable, library.embedded or GpuCode())
+    return any(part.images for part in parts)
 
 
 def _is_tensorflow(knowledge: KnowledgeBase, inspection: Inspection) -> bool:

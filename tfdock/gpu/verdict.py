@@ -154,7 +154,8 @@ def _gfx(target: str) -> tuple[str, frozenset[str]]:
 
 def _features_agree(features: Collection[str], others: Collection[str]) -> bool:
     """Return whether no feature is on in one set and off in the other."""
-    return not {feature[:-1] + ("-" if feature.endswith("+") else "+") for feature in others} & set(features)
+    opposite = {feature[:-1] + ("-" if feature.endswith("+") else "+") for feature in others}
+    return not opposite & set(features)
 
 
 # --- containers -----------------------------------------------------------------------------------------------------

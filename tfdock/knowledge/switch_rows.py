@@ -47,7 +47,9 @@ class Switch(SwitchFacts, Row):
 
 def _carrier(name: str) -> str:
     """Return the environment variable of a switch by its name: XLA reads all its flags from one."""
-    return name if not name.startswith("--") else "TF_XLA_FLAGS" if name.startswith("--tf_xla") else "XLA_FLAGS"
+    if not name.startswith("--"):
+        return name
+    return "TF_XLA_FLAGS" if name.startswith("--tf_xla") else "XLA_FLAGS"
 
 
 def release_span(span: str) -> str:

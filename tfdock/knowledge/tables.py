@@ -170,7 +170,8 @@ class KnowledgeBase:
         """Return the reported builds of a minor release, newest first. The rows of other releases are not checked."""
         if release not in self._reports:
             rows = self.keyed("evidence", ReportedBuild, lambda values: is_of(values.get("tensorflow"), release))
-            self._reports[release] = tuple(sorted(rows.values(), key=lambda row: row.date or "", reverse=True))
+            newest = sorted(rows.values(), key=lambda row: row.date or "", reverse=True)
+            self._reports[release] = tuple(newest)
         return self._reports[release]
 
     @cached_property
@@ -267,7 +268,8 @@ class KnowledgeBase:
     def keyed(self, table: str, kind: type[_R], only: _Only | None = None) -> dict[Any, _R]:
         """Return rows by `KEY` (a tuple for several fields); a later file's row replaces an earlier row."""
         # With one field, `attrgetter` returns the value; with several fields, a tuple.
-        return {attrgetter(*kind.KEY)(row): row for row in self.rows(table, kind, only)}
+        key = attrgetter(*kind.KEY)
+        return {key(row): row for row in self.rows(table, kind, only)}
 
     def rows(
         self, table: str, kind: type[_R], only: _Only | None = None, *, newest_first: bool = False
@@ -371,4 +373,5 @@ def _parse_row(table: _Table, index: int, values: object, kind: type[_R]) -> _R:
 
 def _complaint(item: ErrorDetails) -> str:
     """Return pydantic's message without the useless prefix that every ValueError gets."""
-    return f"{'.'.join(map(str, item['loc'])) or 'row'}: {item['msg'].removeprefix('Value error, ')}"
+    place = ".".join(str(part) for part in item["loc"]) or "row"
+    return f"{place}: {item['msg'].removeprefix('Value error, ')}"

@@ -143,7 +143,8 @@ def _figure(value: object) -> float | None:
 
 def weight(resolution: Resolution, knowledge: KnowledgeBase) -> float:
     """Return the amount of code to compile, as a multiple of a build for the CPU: each GPU target adds a part."""
-    return 1 + (_known(resolution, knowledge, "compile-time-per-sass") or 0) / 100 * len(resolution.targets)
+    part = _known(resolution, knowledge, "compile-time-per-sass")
+    return 1 + (part or 0) / 100 * len(resolution.targets)
 
 
 def _by_default(resolution: Resolution, jobs: int, knowledge: KnowledgeBase) -> PhaseEstimate | None:

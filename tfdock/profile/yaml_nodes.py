@@ -272,7 +272,9 @@ class _Reader:
         if event.tag in _SCALARS:
             return _SCALARS[event.tag]
         # Quoted text is never a number.
-        return "text" if event.tag == "!" or not event.implicit[0] else _plain_kind(event.value)
+        if event.tag == "!" or not event.implicit[0]:
+            return "text"
+        return _plain_kind(event.value)
 
 
 _RESOLVER: Any = yaml.SafeLoader("")

@@ -39,7 +39,8 @@ class WheelNameParts:
     @property
     def build_id(self) -> BuildId:
         """`tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64`, at most 128 characters."""
-        parts = [f"tf{self.version}" + "".join(f".{word}" for word in self._source), f"py{self.python}"]
+        release = f"tf{self.version}" + "".join(f".{word}" for word in self._source)
+        parts = [release, f"py{self.python}"]
         # Without components, as for the CPU, the accelerator is part of the name.
         parts += [f"{name}{version}" for name, version in self.components] or [self.accelerator]
         return BuildId(
@@ -86,7 +87,8 @@ def source_identity(source: Source) -> bytes:
     # The location of a hashed source does not matter: the content is the same everywhere.
     parts = (source.kind, source.sha256 or "", source.commit or "", *(() if source.sha256 else (source.location,)))
     # A commit identifies the source, whichever ref led to it.
-    return "\n".join((*parts, *(() if source.commit else source.refs))).encode()
+    refs = () if source.commit else source.refs
+    return "\n".join((*parts, *refs)).encode()
 
 
 def _target_words(target: str) -> list[str]:

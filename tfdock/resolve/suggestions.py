@@ -96,7 +96,8 @@ class Moves:
     @property
     def components(self) -> tuple[str, ...]:
         """The components of all accelerators."""
-        return tuple(dict.fromkeys(name for row in self.knowledge.accelerators.values() for name in row.components))
+        rows = self.knowledge.accelerators.values()
+        return tuple(dict.fromkeys(name for row in rows for name in row.components))
 
     @property
     def families(self) -> list[Accelerator]:

@@ -71,7 +71,8 @@ def init(
     text = (_SCHEMA_LINE if (path.parent / _SCHEMA_FILE).is_file() else "") + start.text
     write_profile(path, text)
     if as_json:
-        print_json("tfdock.init/1", True, {"profile": str(path), "build_id": start.resolution.build_id, "text": text})
+        document = {"profile": str(path), "build_id": start.resolution.build_id, "text": text}
+        print_json("tfdock.init/1", True, document)
         return
     console.say(str(path), stream=sys.stdout)
     console.tell(f"It makes {start.resolution.build_id}.")

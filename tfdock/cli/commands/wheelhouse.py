@@ -92,7 +92,9 @@ def _wheel_json(wheel: StoredWheel) -> dict[str, Any]:
 
 
 def _origin(wheel: StoredWheel) -> str:
-    return "foreign" if wheel.build_id is None else "pulled" if wheel.pulled_from else "built"
+    if wheel.build_id is None:
+        return "foreign"
+    return "pulled" if wheel.pulled_from else "built"
 
 
 _VERIFIED = {"tried": "yes", "files": "its files", "failed": "failed", "no": "no"}
