@@ -287,6 +287,7 @@ def test_the_releases_with_a_version_of_a_part_are_listed(
         (["cuda", "12", "x"], "name a release, or a part and its version"),
         (["foo", "1"], "known are bazel, clang, cuda, cudnn, driver, "),
         (["python", "2.0"], "known are 2.7, 3.3, 3.4"),
+        (["docker"], "no version is named"),
     ],
 )
 def test_what_no_release_has_says_what_is_known(words: list[str], told: str) -> None:

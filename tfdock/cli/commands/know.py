@@ -241,12 +241,12 @@ def releases(
     match words := " ".join(words or []).split():
         case []:
             pass
+        case [*_, last] if not last[:1].isdecimal() and (topic := other_device(base, " ".join(words))):
+            raise ProfileError.of("release-unknown", "no version is named", topic.instead, why=base.about(topic).says)
         case [release]:
             rows = [release_named(base, release)[0]]
         case [*part, version] if version[:1].isdecimal():
             rows, early, floors = _made_with(base, rows, " ".join(part).lower(), version)
-        case _ if topic := other_device(base, " ".join(words)):
-            raise ProfileError.of("release-unknown", "no version is named", topic.instead, why=base.about(topic).says)
         case _:
             raise typer.BadParameter("name a release, or a part and its version: `cuda 11.2`")
     if as_json:
