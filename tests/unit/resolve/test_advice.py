@@ -611,7 +611,7 @@ def test_a_device_without_any_wheel_is_told_what_there_is(word: str, told: str) 
     ("words", "version", "told"),
     [
         ("m2-max", "2.21.0", "tensorflow-metal"), ("windows --python 3.7", "2.11.1", "up to 2.10"),
-        ("rpi4 --tensorflow 2.12", "2.12.1", "from 2.10 on"), ("macbook --tensorflow 1.4", "1.4.1", "up to 2.16"),
+        ("rpi4 --tensorflow 2.12", "2.12.1", "from 2.10 on"), ("macbook --tensorflow 1.4", "1.4.1", "2.16"),
         ("windows --tensorflow 1.15", "1.15.5", "(Python 3.6 to 3.7)"),
     ],
 )  # fmt: skip
