@@ -189,8 +189,13 @@ class ObservedParts:
         for report in self.reports:
             tools = [(name, *tool_and_version(text)) for name, text in report.parts.items()]
             asked = {tool or name: span for name, tool, span in tools if span}
-            narrower = report.outcome != "fails" or report.fork or report.machine or report.options
-            if asked and not narrower and all(part in here and spans(asked[part], here[part]) for part in asked):
+            narrower = report.outcome != "fails" or report.fork or report.machine or report.options or report.python
+            others = report.accelerator and report.accelerator not in self.there
+            if (
+                asked
+                and not (narrower or others)
+                and all(part in here and spans(asked[part], here[part]) for part in asked)
+            ):
                 shown = joined([f"{self.parts[part].title} {here[part]}" for part in asked])
                 yield f"{self.whom} with {shown} is known to fail. What helped: {'; or '.join(report.needs)}."
 
