@@ -193,7 +193,8 @@ class Log:
     @property
     def lines(self) -> int:
         """The number of lines; known when the log is closed."""
-        return self._line - 1 + self._held.count(b"\n") + (bool(self._held) and not self._held.endswith(b"\n"))
+        unended = bool(self._held) and not self._held.endswith(b"\n")
+        return self._line - 1 + self._held.count(b"\n") + unended
 
     def _cut(self, data: bytes) -> tuple[Block, int]:
         """Return the next block, and the number of its bytes that the following block does not repeat."""

@@ -247,7 +247,9 @@ class Diagnostician:
             self._learn(rule, rule.reads(place, text) or {})
             return None
         known = self._now.sightings.get(rule.id)
-        return None if known and known.count >= _ENOUGH else rule.reads(place, text)
+        if known and known.count >= _ENOUGH:
+            return None
+        return rule.reads(place, text)
 
     def _learn_versions(self, text: str) -> None:
         """Store the version of each part in a log or an error, from the most reliable pattern that matches."""
