@@ -58,7 +58,10 @@ from tfdock.types import Capability, Host, Version, same_minor
 OFFICIAL_PROJECT = "tensorflow"  #: The project of official wheels for most releases and accelerators.
 _OTHER_SYSTEMS = "other systems have wheels too: see `tfdock advise arm`, `macos` and `windows`"
 _FILE = "advice.yaml"
-_FILLERS = re.compile("an?|and|does|for|gpu|how|in?|is|my|o[fnr]|the|to|use|which|with|works?|tensorflow|tf")
+_FILLERS = re.compile(
+    "an?|and|are|can|compatib\\w+|does|do|for|gpus?|ha(?:ve|s)|how|in?|install|is|it|my|need|o[fnr]|should|"
+    "supports?|tensorflow|tf|the|to|use|versions?|what|which|will|with|works?"
+)
 _PLAIN = "cpu"  #: The word for a machine without GPU.
 # Comments, with `# ` in front, must fit a terminal of 80 columns.
 _COMMENT_COLUMNS = 78
@@ -194,9 +197,7 @@ class _Question:
 
 def _read(knowledge: KnowledgeBase, words: Sequence[str]) -> _Question:
     # A whole question may be one argument, in quotes.
-    each = [word.split() for word in words]
-    words = [one for some in each for one in (some if _parts_in(knowledge, some)[0] else [" ".join(some)])]
-    parts, others = _parts_in(knowledge, words)
+    parts, others = _parts_in(knowledge, [one.rstrip("?!.;:") for word in words for one in word.split()])
     names = [name for name in joined_words(knowledge, others) if not _FILLERS.fullmatch(name.lower())]
     rows = {name: row for name in names if (row := other_device(knowledge, name))}
     topics = {name: row for name, row in rows.items() if row in knowledge.topics}
@@ -239,7 +240,7 @@ def advise_on(
     try:
         base, notes = _limited_to(base, parts, tensorflow, python)
         if not asked.gpus and (asked.names or asked.parts):
-            _check_needs_no_gpu(knowledge, parts, device)
+            _check_needs_no_gpu(knowledge, parts, (*notes, *([device.says] if device else ())))
             wanted = _Wanted(knowledge=base, gpus=(), python=python, device=device)
             advice = _advise_without_gpu(wanted, tensorflow, machine)
         else:
@@ -257,15 +258,15 @@ def advise_on(
     return replace(advice, notes=(*lines, *notes, *advice.notes))
 
 
-def _check_needs_no_gpu(knowledge: KnowledgeBase, parts: Mapping[str, str], device: OtherDevice | None) -> None:
-    """Raise ProfileError if a part is for GPUs: no answer fits without the GPU's name."""
+def _check_needs_no_gpu(knowledge: KnowledgeBase, parts: Mapping[str, str], notes: Sequence[str]) -> None:
+    """Raise ProfileError, with the notes, if a part is for GPUs: no answer fits without the GPU's name."""
     components = {name for row in knowledge.accelerators.values() for name in row.components}
     for part, version in parts.items():
         if part in components or any(row.is_for(part, version) for row in knowledge.published_builds):
             pair = f"{part} {version}"
             fix = f"name the GPU: `tfdock advise GPU {pair}`; `tfdock releases {pair}` lists releases"
-            message, why = f"`{pair}` is for a GPU, and no GPU is named", device.says if device else ""
-            raise ProfileError.of("wish-without-gpu", message, fix, why=why, field="gpu")
+            message = f"`{pair}` is for a GPU, and no GPU is named"
+            raise ProfileError.of("wish-without-gpu", message, fix, why="; ".join(notes), field="gpu")
 
 
 def _check_driver(knowledge: KnowledgeBase, gpus: Sequence[Gpu], driver: str, *, wsl: bool) -> None:
@@ -314,9 +315,12 @@ def _limited_to(
         runs = spans(rows, knowledge.releases)
         fitting = [first if first == last else f"{first} to {last}" for first, last in runs]
         releases = f"{joined(fitting)} (`tfdock releases {part} {version}`)" if fitting else "none"
-        notes.append(f"official wheels that go with {part} {version}: {releases}")
+        asked = release_named(knowledge, tensorflow)[0] if tensorflow else None
+        old = asked and asked.release not in rows
+        made = versions_of(asked).get(part, "") if asked and old else ""
+        own = f"; TensorFlow {asked.release} is made with {part} {made}" if asked and made else ""
+        notes.append(f"official wheels that go with {part} {version}: {releases}{own}")
         driver = part == "driver"
-        old = tensorflow and release_named(knowledge, tensorflow)[0].release not in rows
         if old and (driver or glibc_of(knowledge, part, version)):
             beside = f" and Python {python}" if python and not driver else ""
             message = f"{part} {version} is too old for TensorFlow {tensorflow}{beside}"
@@ -406,20 +410,26 @@ def _advise_without_gpu(wanted: _Wanted, tensorflow: str | None, machine: str) -
     release, version = release_named(knowledge, tensorflow or newest)
     near = next((row for row in _by_nearness(knowledge, release) if row.release in taking), None)
     wheel = wanted.official_wheel(release, version, ())
-    native = wanted.official_wheel(near, near.newest, ()) if near else None
-    if release.release in taking:
-        native = wheel
-    elif device:
-        where = f"{device.device} and Python {python}" if python else device.device
+    native: AdvisedWheel | None = wheel
+    if release.release not in taking:
+        native = wanted.official_wheel(near, near.newest, ()) if near else None
+    start = None
+    if not wanted.unbuilt and (native is wheel or not device):
+        devices = StarterDevices(accelerator=wanted.accelerator)
+        try:
+            start = starter(knowledge, devices, tensorflow=version, python=python, machine=machine)
+        except Incompatible:
+            if native is wheel:
+                raise
+    if not start and native is not wheel:
+        where = " and ".join([*([device.device] if device else ()), *([f"Python {python}"] if python else ())])
         which = f"TensorFlow {version} has no official wheel for {where}"
         fix = [f"take TensorFlow {native.version}: `{pip_install(native)}`"] if native else []
         if python and release.pythons:
             fix.insert(0, f"take Python {' to '.join(dict.fromkeys((release.pythons[0], release.pythons[-1])))}")
-        raise ProfileError.of("release-unknown", which, (*fix, device.instead), why=device.says, field="tensorflow")
-    start = None
-    if not wanted.unbuilt:
-        devices = StarterDevices(accelerator=wanted.accelerator)
-        start = starter(knowledge, devices, tensorflow=version, python=python, machine=machine)
+        fix += [device.instead] if device else []
+        why = device.says if device else "a build for this Python is not possible either"
+        raise ProfileError.of("release-unknown", which, fix, why=why, field="tensorflow")
     return Advice(
         asked=tensorflow,
         release=release,

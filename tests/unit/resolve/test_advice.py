@@ -708,6 +708,10 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
         ("rtx 3080 frobnicator", "the official wheel of TensorFlow", "tfdock does not know `frobnicator`"),
         ("libtensorflow arm --tensorflow 2.8", "no official wheel for arm", "//tensorflow/tools/lib_package"),
         ("centos 7 --tensorflow 1.14 --python 3.7", "is too old for TensorFlow 1.14 and Python 3.7", "1.15 to 2.20"),
+        ("macos python 3.13", "wheel of TensorFlow 2.21.0 runs", "an Intel Mac needs 2.16.2 or older"),
+        ("macos high sierra", "the official wheel of TensorFlow 2.16.2 runs", "wheels for Intel end at 2.16"),
+        ("Is tensorflow 2.15 compatible with python 3.12?", "no official wheel for Python 3.12", "3.9 to 3.11"),
+        ("does tensorflow 1.15 work with cuda 10.2?", "`cuda 10.2` is for a GPU", "1.15 is made with cuda 10.0"),
         ("raspberry pi --tensorflow 1.0", "TensorFlow 1.0 is not known", "lhelontra/tensorflow-on-arm"),
     ],
 )  # fmt: skip
