@@ -158,8 +158,8 @@ def _is_part(said: str, known: str, *, by_major: bool) -> bool:
         return by_major or not span
     if by_major:
         return Version(span).parts[:1] == Version(version).parts[:1]
-    # `gcc 5` may be another version than the gcc 5.5 that fails.
-    exact = not tool or ".." in span or len(Version(version).parts) >= len(Version(span).parts)
+    # `gcc 5` may be another version than the gcc 5.5 that fails, and 7.3.1 is another one than 7.3.0.
+    exact = not tool or ".." in span or Version(version).matches(Version(span))
     return exact and spans(span, version)
 
 

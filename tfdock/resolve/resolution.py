@@ -310,7 +310,8 @@ class _Decision:
         if official and release.patches and str(asked) not in release.patches:
             message = f"TensorFlow {asked} is not a known release"
             why = f"releases of {release.release}: {', '.join(release.patches)}"
-            fix = f'name its tag: `tensorflow: {{release: "{release.newest}", ref: {_ref(asked)}}}`'
+            ref = f'`tensorflow: {{release: "{release.newest}", ref: {_ref(asked)}}}`'
+            fix = f"name its tag: {ref}, or the branch `r{release.release}` as `ref`"
             self.notes.refuse("release-unknown", path, message, why=why, fix=fix)
         self.notes.choose("tensorflow", asked, "profile", "as asked")
         return release, asked

@@ -139,7 +139,7 @@ def test_what_somebody_built_is_no_longer_in_doubt(desk: Desk) -> None:
                      "TensorFlow 2.6 with cuDNN 8.3.1.22 (JSC", id="another patch release of a library"),
         pytest.param('tensorflow: "2.11.1"\nbazel: {version: "5.4.0"}\n',
                      "TensorFlow 2.11 with Bazel 5.3.0 (tested upstream)", id="a newer Bazel of the same major"),
-        pytest.param('tensorflow: "1.7.1"\npython: "3.6"\nbazel: {version: "0.20.0"}\n',
+        pytest.param('tensorflow: "1.7.1"\npython: "3.6"\nbazel: {version: "0.18.1"}\n',
                      None, id="before 1.0 a minor Bazel may break the build"),
         pytest.param('tensorflow: "2.12.0"\nhost_compiler: {name: gcc, version: "8", path: /g}\n',
                      None, id="no newer release with one as old"),
@@ -193,7 +193,7 @@ def test_a_way_out_keeps_the_release_and_every_capability_that_can_be_built(desk
 @pytest.mark.parametrize(
     ("text", "untested"),
     [
-        pytest.param('tensorflow: "2.6.0"\npython: "3.6"\ngpus: [a100]\ncuda: "11.4.2"\ncudnn: "8.4.1"\n',
+        pytest.param('tensorflow: "2.6.0"\npython: "3.6"\ngpus: [a100]\ncuda: "11.4.2"\ncudnn: "8.10"\n',
                      {"cuda": "11.4", "allow_untested": True}, id="the images of a patch release are deleted"),
         pytest.param('tensorflow: "2.12.0"\npython: "3.10"\ngpus: [rtxa5000]\ncuda: "11.5"\ncudnn: "8.3"\n',
                      None, id="the image holds another minor version"),
@@ -219,6 +219,24 @@ def test_what_somebody_saw_fail_is_refused_with_the_error_the_thread_and_what_me
     assert problem.message == "TensorFlow 2.20 with CUDA 12.9.1 is known to fail"
     assert "tensorflow/tensorflow#99273" in problem.why
     assert "pull 99364" in problem.why
+
+
+@pytest.mark.parametrize(
+    ("text", "fails"),
+    [
+        pytest.param('tensorflow: "2.1.0"\nhost_compiler: {name: gcc, version: "7.3.0"}\n', True, id="7.3.0"),
+        pytest.param('tensorflow: "2.1.0"\nhost_compiler: {name: gcc, version: "7.3.1"}\n', False, id="7.3.1"),
+        pytest.param('tensorflow: "2.1.0"\nhost_compiler: {name: gcc, version: "7.3"}\n', False, id="7.3"),
+        pytest.param('tensorflow: "1.12.0"\nhost_compiler: {name: gcc, version: "4.4.7"}\n', True, id="4.4"),
+        pytest.param('tensorflow: "1.9.0"\nbazel: {version: "0.19.0"}\n', True, id="Bazel without tools/bazel.rc"),
+        pytest.param('tensorflow: "1.13.1"\ncuda: "10.1"\n', True, id="cuBLAS outside of the toolkit"),
+    ],
+)  # fmt: skip
+def test_only_the_versions_that_were_seen_to_fail_are_refused(desk: Desk, text: str, fails: bool) -> None:
+    if not fails:
+        desk.resolve(f"schema: 1\n{text}")
+        return
+    assert "known-to-fail" in codes(desk.problems(f"schema: 1\n{text}"))
 
 
 def test_a_reason_lets_it_pass_and_stands_among_the_choices(desk: Desk) -> None:
