@@ -11,7 +11,7 @@ from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import Compatibility, LibraryService
 from tfdock.gpu.devices import joined_words, local_words, title
 from tfdock.host import hardware
-from tfdock.knowledge.gpu_rows import Gpu
+from tfdock.knowledge.gpu_rows import Gpu, OtherDevice
 from tfdock.knowledge.release_rows import Estimate
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.advice import gpus_named
@@ -116,3 +116,11 @@ def reasons(service: Compatibility, style: Style) -> Iterator[tuple[str, str]]:
         yield f"  {style.warn('limit:')} {clean(limit)}", " " * 7
     for driver in service.driver:
         yield f"  {style.strong('needs:')} {clean(driver)}", " " * 7
+
+
+def topic_lines(base: KnowledgeBase, topic: OtherDevice, version: str | None = None) -> Iterator[str]:
+    """Yield what is known about a topic, for each release or for that of a version, and what to do."""
+    yield f"{topic.device}: {topic.says}."
+    yield from (f"  {fact}" for fact in base.facts(topic, version))
+    yield ""
+    yield f"{topic.instead[:1].upper()}{topic.instead[1:]}."

@@ -235,7 +235,12 @@ class KnowledgeBase:
         return self.with_releases(rows, published_builds=builds)
 
     def about(self, topic: OtherDevice, version: str | None = None) -> OtherDevice:
-        """Return a topic with the facts of a version's release; without a version, or with no fact, those of all."""
+        """Return a topic whose text has the facts of a version's release."""
+        told = self.facts(topic, version)
+        return topic.model_copy(update={"says": f"{topic.says}; TensorFlow {'; '.join(told)}"}) if told else topic
+
+    def facts(self, topic: OtherDevice, version: str | None = None) -> list[str]:
+        """Return a topic's facts about a version's release; without a version, or with no fact, those about all."""
         minor = str(Version(version).minor) if version else ""
         row = self.releases.get(minor)
         first = row.patches[0] if row and row.patches else f"{minor}.0" if minor else "X.Y.Z"
@@ -243,8 +248,7 @@ class KnowledgeBase:
         own = [f"{minor}: {text}" for span, text in facts if minor and spans(span, minor)]
         every = [f"{(span + 'now' * span.endswith('..')).replace('..', ' to ')}: {text}" for span, text in facts]
         told = own or ([f"{minor}: none is known", *every] if minor and every else every)
-        says = f"{topic.says}; TensorFlow {'; '.join(told)}" if told else topic.says
-        return topic.model_copy(update={"says": says.replace("{first}", first)})
+        return [text.replace("{first}", first) for text in told]
 
     def with_releases(self, rows: Mapping[str, Release], **tables: object) -> KnowledgeBase:
         """Return the same knowledge with these rows of releases, and other tables."""

@@ -165,7 +165,7 @@ class Advice:
 
 
 @dataclass(frozen=True)
-class _Question:
+class Asked:
     """What the words of a question name. `unknown` are words that name nothing, if other words are understood."""
 
     names: list[str]
@@ -180,7 +180,7 @@ class _Question:
         """The topics that are no systems."""
         return [name for name, row in self.topics.items() if name not in self.systems and not row.official]
 
-    def on_system(self, knowledge: KnowledgeBase) -> tuple[KnowledgeBase, OtherDevice | None]:
+    def on_system(self, knowledge: KnowledgeBase, release: str | None) -> tuple[KnowledgeBase, OtherDevice | None]:
         """Return the knowledge for the system that is named, and the system; a topic may narrow both."""
         if len(self.systems) > 1:
             message = f"{' and '.join(self.systems)} are two systems"
@@ -189,14 +189,15 @@ class _Question:
         if device is None:
             return knowledge, None
         base = knowledge.on_system(device)
+        device = knowledge.about(device, release) if release else device
         for row in (row for name, row in self.topics.items() if row.official and name not in self.systems):
             base = base.on_system(row)
             device = device.model_copy(update={"says": f"{row.says}; {device.says}", "instead": row.instead})
         return base, device
 
 
-def _read(knowledge: KnowledgeBase, words: Sequence[str]) -> _Question:
-    # A whole question may be one argument, in quotes.
+def read_question(knowledge: KnowledgeBase, words: Sequence[str]) -> Asked:
+    """Return what the words of a question name. The whole question may be one word, in quotes."""
     parts, others = _parts_in(knowledge, [one.rstrip("?!.;:") for word in words for one in word.split()])
     names = [name for name in joined_words(knowledge, others) if not _FILLERS.fullmatch(name.lower())]
     rows = {name: row for name in names if (row := other_device(knowledge, name))}
@@ -207,14 +208,8 @@ def _read(knowledge: KnowledgeBase, words: Sequence[str]) -> _Question:
     strange = {name for name in gpus if not (name in rows or re.search(r"\d", name) or find_gpu(knowledge, name))}
     strange = {name for name in strange if name.lower() not in gpu_words(knowledge)}
     strange = strange if parts or strange < {*names} else set()
-    return _Question(
-        names=names,
-        parts=parts,
-        gpus=[name for name in gpus if name not in strange],
-        systems=systems,
-        topics=topics,
-        unknown=[name for name in names if name in strange],
-    )
+    known, unknown = ([name for name in gpus if (name in strange) is odd] for odd in (False, True))
+    return Asked(names, parts, known, systems, topics, unknown)
 
 
 def advise_on(
@@ -231,10 +226,10 @@ def advise_on(
     releases whose official wheels run with it. Topics, such as `docker`, add what is known about them. `machine` is
     the CPU of a build for no GPU. Raises ProfileError and Incompatible, as the functions below.
     """
-    asked = _read(knowledge, words)
+    asked = read_question(knowledge, words)
     parts = {name: version for name, version in asked.parts.items() if name not in ("tensorflow", "python")}
     tensorflow, python = tensorflow or asked.parts.get("tensorflow"), python or asked.parts.get("python")
-    base, device = asked.on_system(knowledge)
+    base, device = asked.on_system(knowledge, tensorflow)
     if asked.subjects and asked.subjects == asked.names:
         raise ProfileError(*(unknown_gpu(knowledge, name, tensorflow) for name in asked.subjects))
     try:
@@ -266,7 +261,9 @@ def _check_needs_no_gpu(knowledge: KnowledgeBase, parts: Mapping[str, str], note
             pair = f"{part} {version}"
             fix = f"name the GPU: `tfdock advise GPU {pair}`; `tfdock releases {pair}` lists releases"
             message = f"`{pair}` is for a GPU, and no GPU is named"
-            raise ProfileError.of("wish-without-gpu", message, fix, why="; ".join(notes), field="gpu")
+            rows = (row for row in knowledge.published_builds if row.is_for(part, version))
+            builds = [f"{row.build} has TensorFlow {row.tensorflow}: `{row.get}`" for row in rows]
+            raise ProfileError.of("wish-without-gpu", message, fix, why="; ".join([*notes, *builds]), field="gpu")
 
 
 def _check_driver(knowledge: KnowledgeBase, gpus: Sequence[Gpu], driver: str, *, wsl: bool) -> None:

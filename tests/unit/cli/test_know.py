@@ -283,19 +283,32 @@ def test_the_releases_with_a_version_of_a_part_are_listed(
     [
         (["cuda", "11.1"], "driver for CUDA 11.1: 450.80.02 or newer"),
         (["cuda", "11.1"], "no release from 1.4 on is made with cuda 11.1"),
-        (["1.3"], "CUDA 8.0; cuDNN 6: `pip install tensorflow-gpu==1.3.0`"),
         (["cuda", "12", "x"], "name a release, or a part and its version"),
         (["foo", "1"], "known are bazel, clang, cuda, cudnn, driver, "),
         (["python", "2.0"], "known are 2.7, 3.3, 3.4"),
-        (["docker"], "no version is named"),
     ],
 )
 def test_what_no_release_has_says_what_is_known(words: list[str], told: str) -> None:
     assert told in " ".join(run("releases", *words, columns=1000).stderr.split())
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["1.3"], "`pip install tensorflow-gpu==1.3.0`, CUDA 8.0, cuDNN 6;"),
+        (["docker"], "2.14 to now: `docker pull tensorflow/tensorflow:X.Y.Z-gpu`"),
+        (["rocm", "3.10"], "1.15 2.7 3.3-3.7"),
+    ],
+)
+def test_a_topic_and_a_release_before_the_first_one_are_answered(words: list[str], told: str) -> None:
+    assert told in " ".join(run("releases", *words, columns=1000).stdout.split())
+
+
 def test_a_release_says_with_which_compiler_it_was_built_on_windows() -> None:
-    assert "Visual Studio 2015 (releases up to 1.13)" in run("releases", "1.13", columns=1000).stdout
+    text = run("releases", "1.13", columns=1000).stdout
+    assert "Visual Studio 2015 (releases up to 1.13)" in text
+    assert "`pip install tensorflow-gpu==1.13.1`, CUDA 10.0 and cuDNN 7.4 (Python 3.5 to 3.7)" in text
+    assert "Apple silicon" not in text
 
 
 @pytest.mark.parametrize("asked", ["2.18", "2.18.1"])

@@ -595,9 +595,8 @@ def test_its_profile_is_the_one_of_init(tmp_path: Path) -> None:
         ("windows arm", "WSL 2"),
         ("Windows 11 on ARM64", "aarch64"),
         ("freebsd 13", "virtual machine with Linux"),
-        ("tfjs-node-gpu", "CUDA 11.2"),
-        ("java", "10.0-7.4-1.4.4"),
-        ("c library", "6.0 and newer only"),
+        ("quadro fx 2800m", "capability 1.x"),
+        ("geforce 9800 gt", "capability 1.x"),
     ],
 )
 def test_a_device_without_any_wheel_is_told_what_there_is(word: str, told: str) -> None:
@@ -605,6 +604,25 @@ def test_a_device_without_any_wheel_is_told_what_there_is(word: str, told: str) 
     assert result.exit_code == 2
     assert f"tfdock builds no wheel for `{word}` [gpu-unknown]" in result.stderr
     assert told in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("tfjs-node-gpu", "CUDA 11.2"),
+        ("java", "10.0-7.4-1.4.4"),
+        ("c library", "6.0 and newer only"),
+        ("tensorrt tensorflow 1.13", "  1.13: the wheel is made with TensorRT 5.0\n"),
+        ("directml python 3.8", "Python 3.6 or 3.7"),
+        ("build tensorflow 2.3", "Visual Studio 2019, Bazel 3.1.0"),
+        ("docker cuda 11.2", "`tfdock releases cuda 11.2` lists"),
+        ("gtx 1080 windows tensorflow 1.2", "Windows: Python 3.5 or 3.6"),
+    ],
+)
+def test_a_topic_alone_is_answered_without_a_gpu(words: str, told: str) -> None:
+    result = command(*words.split(), columns=1000)
+    assert result.exit_code == 0
+    assert told in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -702,8 +720,8 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
         ("gtx1080 tensorflow 1.15", "the official wheel of TensorFlow 1.15.5 runs", "(Python 3.6 to 3.7; CUDA 10.0"),
         ("alpine 3.19", "tfdock builds no wheel for `alpine 3.19`", "`python:3.12-slim`"),
         ("gtx 1080 docker --tensorflow 2.1", "wheel of TensorFlow 2.1.4 runs", "tensorflow:2.1.0-gpu-py3`"),
-        ("addons --tensorflow 2.6", "builds no wheel for `addons`", "2.6: `pip install tensorflow-addons==0.14.0`"),
-        ("tfp --tensorflow 1.4", "tfdock builds no wheel for `tfp`", "TensorFlow 1.4: none is known; 1.12: `pip"),
+        ("addons --tensorflow 2.6", "tensorflow-addons is for TensorFlow 2.x", "tensorflow-addons==0.14.0`"),
+        ("tfp --tensorflow 1.4", "tested with one minor release", "1.4: none is known"),
         ("windows no avx --tensorflow 1.4", "wheel of TensorFlow 1.4.0 runs", "grep -c avx"),
         ("rtx 3080 frobnicator", "the official wheel of TensorFlow", "tfdock does not know `frobnicator`"),
         ("libtensorflow arm --tensorflow 2.8", "no official wheel for arm", "//tensorflow/tools/lib_package"),
@@ -712,7 +730,8 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
         ("macos high sierra", "the official wheel of TensorFlow 2.16.2 runs", "wheels for Intel end at 2.16"),
         ("Is tensorflow 2.15 compatible with python 3.12?", "no official wheel for Python 3.12", "3.9 to 3.11"),
         ("does tensorflow 1.15 work with cuda 10.2?", "`cuda 10.2` is for a GPU", "1.15 is made with cuda 10.0"),
-        ("raspberry pi --tensorflow 1.0", "TensorFlow 1.0 is not known", "lhelontra/tensorflow-on-arm"),
+        ("raspberry pi --tensorflow 1.0", "TensorFlow 0.12 to 1.3: ", "lhelontra/tensorflow-on-arm"),
+        ("windows --tensorflow 2.5", "wheel of TensorFlow 2.5.3 runs", "2.5: with an NVIDIA GPU, CUDA 11.2"),
     ],
 )  # fmt: skip
 def test_all_words_of_a_question_are_answered_together(words: str, first: str, told: str) -> None:

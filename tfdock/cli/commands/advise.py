@@ -16,14 +16,15 @@ import typer
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.commands.init import write_profile
-from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, local_names, reasons, split_names
+from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, local_names, reasons, split_names, topic_lines
 from tfdock.documents.knowledge_documents import PublishedBuildJson
 from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import Compatibility
+from tfdock.gpu.devices import other_device
 from tfdock.host.settings import Settings
 from tfdock.knowledge.release_rows import Estimate
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan, advise_on, pip_install
+from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan, advise_on, pip_install, read_question
 from tfdock.resolve.gpu_support import python_spans
 
 _NO_GPU = "cpu"
@@ -62,6 +63,10 @@ def advise(
     names = split_names([*(gpu or []), *(more or [])])
     words = [word for name in names for word in (local_names(base) if name == "local" else [name])]
     _check_python(python)
+    # For programs, a question without a GPU is an error.
+    if not as_json and (lines := _about_topics(base, words, tensorflow)):
+        console.result("\n".join(lines))
+        return
     advice = advise_on(base, words, tensorflow=tensorflow, python=python, machine=platform.machine())
     if output is not None and advice.offer is not None:
         write_profile(output, advice.offer.text)
@@ -73,6 +78,19 @@ def advise(
         return
     for line, indent in _lines(base, advice, output):
         console.result(line, indent=indent)
+
+
+def _about_topics(base: KnowledgeBase, words: Sequence[str], tensorflow: str | None) -> list[str]:
+    """Return what is known about topics that stand alone, or about a release from before the first known one."""
+    asked = read_question(base, words)
+    release = asked.parts.pop("tensorflow", tensorflow)
+    rows = [asked.topics[name] for name in asked.subjects if asked.subjects == asked.names]
+    if release and (early := other_device(base, f"tensorflow-{release}")):
+        rows = [early, *(row for row in asked.systems.values() if not row.by_release), *rows]
+    # `cuda cudnn` is one topic.
+    lines = [line for row in {row.device: row for row in rows}.values() for line in topic_lines(base, row, release)]
+    pairs = (f"{part} {version}" for part, version in asked.parts.items() if rows)
+    return [*lines, *(f"`tfdock releases {pair}` lists the releases for {pair}." for pair in pairs)]
 
 
 def _check_python(text: str | None) -> None:

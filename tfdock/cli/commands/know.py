@@ -19,7 +19,7 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
-from tfdock.cli.gpu_text import requested_gpus
+from tfdock.cli.gpu_text import requested_gpus, topic_lines
 from tfdock.errors import Problem, ProfileError, TfdockError
 from tfdock.gpu.devices import named, other_device, search, title, unknown_gpu
 from tfdock.host.settings import Settings
@@ -36,6 +36,7 @@ from tfdock.resolve.gpu_support import (
     python_spans,
     release_named,
     release_words,
+    spans,
     target_facts,
     toolkit_words,
 )
@@ -238,11 +239,14 @@ def releases(
     floors = list[str]()
     early = [row for row in base.published_builds if _is_early(base, row)]
     # A part and its version may be one argument, in quotes.
-    match words := " ".join(words or []).split():
+    text = " ".join(words or [])
+    release = text if text[-1:].isdecimal() else None
+    if not as_json and text and (topic := other_device(base, f"tensorflow-{release}" if release else text)):
+        _print(topic_lines(base, topic, release))
+        return
+    match words := text.split():
         case []:
             pass
-        case [*_, last] if not last[:1].isdecimal() and (topic := other_device(base, " ".join(words))):
-            raise ProfileError.of("release-unknown", "no version is named", topic.instead, why=base.about(topic).says)
         case [release]:
             rows = [release_named(base, release)[0]]
         case [*part, version] if version[:1].isdecimal():
@@ -266,7 +270,9 @@ def _made_with(
     Of a driver, a glibc, a distribution or a PyPI package, these are the releases whose official wheels run with it.
     Raises ProfileError if there are none.
     """
-    remarks = floors = [f"driver for {floor}" for floor in _driver_floors(base, {part: version})]
+    facts = base.facts(topic) if (topic := other_device(base, part)) else []
+    remarks = floors = [f"`tfdock advise {part}` says more about each release"] if facts else []
+    floors += [f"driver for {floor}" for floor in _driver_floors(base, {part: version})]
     if part == "driver":
         remarks = ["The wheels for Linux run with this driver; a GPU may need a newer one: `tfdock advise GPU`."]
     elif glibc := glibc_of(base, part, version):
@@ -274,7 +280,11 @@ def _made_with(
     elif any(part in row.requires for row in rows):
         remarks = ["The official wheels work with this version: their METADATA allows it."]
     found = [row for row in rows if goes_with(base, row, part, version)]
-    builds = [row for row in base.published_builds if is_among(version, _versions_of_build(row, part))]
+    accepting = [row for row in rows if is_among(version, row.components.get(part, Support()).accepted)]
+    # For ROCm, there are wheels of a release for several versions.
+    if found and any(part in base.accelerators[row.accelerator].components for row in base.forks):
+        found = [row for row in rows if row in (*found, *accepting)]
+    builds = [row for row in base.published_builds if _works_with(row, part, version)]
     early = [row for row in builds if _is_early(base, row)]
     if found or early:
         return found, early, remarks
@@ -284,18 +294,22 @@ def _made_with(
         return found, [], [*floors, f"{note}, and with their cuDNN or a later minor version of it"]
     if builds:
         return [], builds, [*floors, f"{none}, but these builds by others are: `tfdock advise GPU` names them"]
-    found = [row for row in rows if is_among(version, row.components.get(part, Support()).accepted)]
+    found = accepting
     if part == "bazel":
         found = [row for row in rows if row.bazel_max and lies_within(version, row.bazel_min or "", row.bazel_max)]
     if found:
         return found, [], [*floors, f"{none}; the source of these lists it: `tfdock check` tries a build"]
-    versions = [
-        (name.lower(), one) for row in rows for name, one in (*versions_of(row).items(), *row.requires.items())
-    ]
-    versions += [("python", one) for row in rows for one in row.pythons]
-    known = sorted({one for name, one in versions if name == part}, key=Version)
-    known = known or sorted({"driver", "glibc", *(name for name, _ in versions)})
-    why = [*floors, *([base.about(topic).says] if (topic := other_device(base, part)) and topic.by_release else [])]
+    made: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        pairs = [*versions_of(row).items(), *row.requires.items(), *(("python", one) for one in row.pythons)]
+        for name, one in pairs:
+            made.setdefault((name.lower(), one), []).append(row.release)
+    known = sorted((one for name, one in made if name == part), key=Version)
+    if any(part in row.requires for row in rows):
+        runs = {one: spans(made[part, one], base.releases) for one in known}
+        known = [f"{one} ({', '.join('-'.join(dict.fromkeys(run)) for run in runs[one])})" for one in known]
+    known = known or sorted({"driver", "glibc", *(name for name, _ in made)})
+    why = [*floors, *(fact for fact in facts if version in fact)]
     raise ProfileError.of("release-unknown", none, f"known are {', '.join(known)}", why="; ".join(why))
 
 
@@ -304,9 +318,10 @@ def _is_early(base: KnowledgeBase, row: PublishedBuild) -> bool:
     return str(Version(row.tensorflow).minor) not in base.releases
 
 
-def _versions_of_build(row: PublishedBuild, part: str) -> Sequence[str]:
-    """Return the versions of a part with which a published build works."""
-    return row.pythons if part == "python" else [one for name, one in row.components.items() if name.lower() == part]
+def _works_with(row: PublishedBuild, part: str, version: str) -> bool:
+    """Return whether a published build works with a version of a part."""
+    known = row.pythons if part == "python" else [one for name, one in row.components.items() if name.lower() == part]
+    return is_among(version, known) or row.is_for(part, version)
 
 
 def _release_list(base: KnowledgeBase, rows: Sequence[Release], early: Sequence[PublishedBuild]) -> Iterator[str]:
@@ -344,12 +359,14 @@ def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
     yield style.strong(f"TensorFlow {row.release}")
     fields = row.model_dump(exclude={"release", "components", "note", "unverified", "checked", "source"})
     first = {name: fields.pop(name) for name in ("patches", "pythons", "official_targets")}
+    systems = [(one.device, fact) for one in base.other_devices for fact in base.facts(one, row.release)[:1]]
     drivers = [("driver", floor) for floor in _driver_floors(base, versions_of(row))]
     rows = [
         *first.items(),
         *((name, support.model_dump()) for name, support in row.components.items()),
         *drivers,
         *((name, fields.pop(name)) for name in ("built_with", "bazel", "compilers")),
+        *((title, fact.partition(": ")[2]) for title, fact in systems if "none is known" not in fact),
         *((p.title, p.about) for p in base.log_parts.values() if any(applies(row, span) for span in p.made_with)),
         *fields.items(),
         *(("note", row.note or ""), ("unverified", _unverified(row)), ("checked", row.checked)),
@@ -441,9 +458,8 @@ def _explained(base: KnowledgeBase, name: str | None) -> tuple[dict[str, Any], I
     if (preset := name.lower()) in sets:
         return {"preset": preset, "sets": sets[preset]}, _preset_lines(base, preset, sets[preset])
     if (topic := other_device(base, name)) in base.topics and topic:
-        told = base.about(topic)
-        facts: dict[str, Any] = {"topic": told.device, "says": told.says, "instead": told.instead}
-        return facts, [f"{told.device}: {told.says}.", "", f"{told.instead[:1].upper()}{told.instead[1:]}."]
+        told = {"topic": topic.device, "says": base.about(topic).says, "instead": topic.instead}
+        return told, topic_lines(base, topic)
     raise _unknown(name, [*base.codes, *base.switches, *sets])
 
 
