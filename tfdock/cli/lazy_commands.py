@@ -53,7 +53,7 @@ SECTIONS: Mapping[str, Table] = {
     "Maintain": {
         "doctor": ("doctor", "Find what this machine lacks, or why TensorFlow sees no GPU."),
         "cache": ("cache", "List, verify, prune, clean, push or pull Bazel's caches."),
-        "explain": ("know", "Explain an error code, a switch or a preset."),
+        "explain": ("know", "Explain an error code, a switch, a preset or a topic."),
         "schema": ("plan", "Print the JSON Schema of profiles, or of a document."),
     },
 }

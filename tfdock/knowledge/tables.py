@@ -243,12 +243,12 @@ class KnowledgeBase:
         """Return a topic's facts about a version's release; without a version, or with no fact, those about all."""
         minor = str(Version(version).minor) if version else ""
         row = self.releases.get(minor)
-        first = row.patches[0] if row and row.patches else f"{minor}.0" if minor else "X.Y.Z"
+        first = row.patches[0] if row and row.patches else f"{minor}.0"
         facts = topic.by_release.items()
-        own = [f"{minor}: {text}" for span, text in facts if minor and spans(span, minor)]
+        own = [f"{minor}: {text.replace('{first}', first)}" for span, text in facts if minor and spans(span, minor)]
         every = [f"{(span + 'now' * span.endswith('..')).replace('..', ' to ')}: {text}" for span, text in facts]
         told = own or ([f"{minor}: none is known", *every] if minor and every else every)
-        return [text.replace("{first}", first) for text in told]
+        return [text.replace("{first}", "X.Y.Z") for text in told]
 
     def with_releases(self, rows: Mapping[str, Release], **tables: object) -> KnowledgeBase:
         """Return the same knowledge with these rows of releases, and other tables."""

@@ -353,13 +353,11 @@ def test_a_release_added_as_a_row_is_listed(tmp_path: Path, desk: Desk) -> None:
 # --- explain ------------------------------------------------------------------------------------------------------
 
 
-def test_all_codes_switches_and_presets_are_listed_a_line_each(desk: Desk) -> None:
+def test_all_codes_switches_presets_and_topics_are_listed_a_line_each(desk: Desk) -> None:
     known, lines = desk.knowledge, run("explain", columns=200).stdout.splitlines()
-    assert [line.split()[0] for line in lines] == [
-        *sorted(known.codes),
-        *known.switches,
-        *sorted(presets(known.switches)),
-    ]
+    names = [*sorted(known.codes), *known.switches, *sorted(presets(known.switches))]
+    assert [line.split()[0] for line in lines[: len(names)]] == names
+    assert all(any(line.startswith(row.device) for row in known.topics) for line in lines[len(names) :])
 
 
 @pytest.mark.parametrize(

@@ -722,6 +722,8 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
         ("gtx 1080 docker --tensorflow 2.1", "wheel of TensorFlow 2.1.4 runs", "tensorflow:2.1.0-gpu-py3`"),
         ("addons --tensorflow 2.6", "tensorflow-addons is for TensorFlow 2.x", "tensorflow-addons==0.14.0`"),
         ("tfp --tensorflow 1.4", "tested with one minor release", "1.4: none is known"),
+        ("java --tensorflow 2.5", "java: ", "1.1 to 1.15: Maven's `org.tensorflow:tensorflow:X.Y.Z"),
+        ("custom op", "custom op", "_GLIBCXX_USE_CXX11_ABI"),
         ("windows no avx --tensorflow 1.4", "wheel of TensorFlow 1.4.0 runs", "grep -c avx"),
         ("rtx 3080 frobnicator", "the official wheel of TensorFlow", "tfdock does not know `frobnicator`"),
         ("libtensorflow arm --tensorflow 2.8", "no official wheel for arm", "//tensorflow/tools/lib_package"),

@@ -38,7 +38,7 @@ def advise(
     more: Annotated[
         list[str] | None,
         typer.Argument(
-            help="GPUs, as with `--gpu`, a system such as `windows`, a part such as `driver 470`.", metavar="[NAME]…"
+            help="GPUs, as with `--gpu`, a system (`windows`), part (`driver 470`), topic (`mkl`).", metavar="[NAME]…"
         ),
     ] = None,
     gpu: Annotated[

@@ -415,7 +415,7 @@ def explain(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="The code of an error (shown in brackets), a switch, or a preset.",
+            help="The code of an error (shown in brackets), a switch, a preset, or a topic.",
             metavar="CODE|SWITCH",
         ),
     ] = None,
@@ -439,6 +439,7 @@ def _explained(base: KnowledgeBase, name: str | None) -> tuple[dict[str, Any], I
         switches, sets = base.switches.values(), presets(base.switches)
         rows = [(row.code, row.title) for row in codes] + [(row.switch, row.use) for row in switches]
         rows += [(name, f"a preset of {len(values)} switches") for name, values in sorted(sets.items())]
+        rows += [(row.device, "a topic") for row in base.topics if other_device(base, row.device) == row]
         document = {
             "codes": [_code_json(row) for row in codes],
             "switches": [_switch_json(base, row) for row in switches],
