@@ -17,7 +17,7 @@ from tfdock.diagnose import skew
 from tfdock.diagnose.log_search import GoodEnd, LogSightings, Sighting, SuspectLine
 from tfdock.diagnose.skew import ObservedParts, Skew
 from tfdock.errors import Suggestion, clean
-from tfdock.knowledge.failure_rows import ErrorKind, Failure, LogPart, Relation
+from tfdock.knowledge.failure_rows import ErrorKind, Failure, Relation, comparable
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import profile_fixes
 from tfdock.plan.profile_fixes import Context
@@ -77,43 +77,34 @@ class Diagnosis:
 
 def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis:
     """Return the causes that a log shows, in order, as text."""
-    rows = knowledge.failures
+    nothing = Context(knowledge=knowledge)
+    context = context or nothing
     if not (seen.suspects or seen.success):
-        seen = replace(seen, suspects=tuple(one for one in seen.end if skew.is_kind(one.text, knowledge.error_kinds)))
+        clear = [kind for kind in knowledge.error_kinds if not kind.vague]
+        seen = replace(seen, suspects=tuple(one for one in seen.end if skew.next_step([one.text], clear)))
     # Do this before failures are chosen: a grave warning becomes a failure.
-    sightings = _with_grave_failures(seen, rows, profile_fixes.accelerator(context) if context else "")
-    failed = [
-        one for one in sightings if rows[one.rule].is_failure and {*rows[one.rule].only_with} <= {*seen.versions}
-    ]
-    specific = _most_specific(failed, rows)
-    noise = [sighting for sighting in sightings if rows[sighting.rule].harmless]
+    sightings = _with_grave_failures(seen, knowledge.failures, profile_fixes.accelerator(context))
+    specific = _most_specific(
+        [one for one in sightings if one.row.is_failure and {*one.row.only_with} <= {*seen.versions}]
+    )
+    noise = [one for one in sightings if one.row.harmless]
     # A line that a harmless row matches only looks like an error.
-    calm = [(rows[one.rule], place) for one in noise for place in range(len(rows[one.rule].patterns))]
-    errors = (one for one in seen.suspects if all(row.reads(place, one.text) is None for row, place in calm))
+    errors = (suspect for suspect in seen.suspects if not any(one.row.fires(suspect.text) for one in noise))
     seen = replace(seen, suspects=tuple(errors))
-    here = skew.observed_parts(seen, knowledge, context)
-    skews = _beside_failures(skew.skews(seen, knowledge, here), specific, rows)
+    here = skew.observed_parts(seen, context)
+    skews = _beside_failures(skew.skews(seen, knowledge, here), specific)
     # An added or removed name is more exact than a row for a whole class of lines.
     told = {one.error.line for one in skews}
-    specific = [one for one in specific if not (rows[one.rule].unsure and one.line in told)]
-    ranked = [
-        ((one.survivable, rows[one.rule].cascade, one.line), _finding(one, seen, here, knowledge, context))
-        for one in specific
-    ]
-    ranked += [((False, False, one.error.line), _skew_finding(one, knowledge, context)) for one in skews]
+    specific = [one for one in specific if not (one.row.unsure and one.line in told)]
+    ranked = [((one.survivable, one.row.cascade, one.line), _finding(one, seen, here, context)) for one in specific]
+    ranked += [((False, False, one.error.line), _skew_finding(one, here, context)) for one in skews]
     ranked.sort(key=itemgetter(0))
-    system = next((part for name, part in here.parts.items() if part.phrases and name in seen.versions), None)
-    findings = tuple(
-        _in_words_of(system, finding, _left_out(finding.line, finding.excerpt.partition("\n")[0], seen, here))
-        if finding.stage != "runtime"  # Such an error does not come from the part that was being built.
-        else _in_words_of(system, finding, "")
-        for _, finding in ranked
-    )
+    findings = tuple(_in_words_of_system(finding, seen, here) for _, finding in ranked)
     return Diagnosis(
         lines=seen.lines,
         findings=findings,
         # Harmless lines need no change of the profile, so they get no context.
-        warnings=tuple(_finding(sighting, seen, here, knowledge, None) for sighting in noise),
+        warnings=tuple(_finding(sighting, seen, here, nothing) for sighting in noise),
         suspects=seen.suspects,
         first=_first(seen, here, knowledge.error_kinds) if not findings else "",
         others=_others(seen, findings),
@@ -121,14 +112,12 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
     )
 
 
-def _beside_failures(
-    skews: Sequence[Skew], failures: Sequence[Sighting], rows: Mapping[str, Failure]
-) -> Sequence[Skew]:
+def _beside_failures(skews: Sequence[Skew], failures: Sequence[Sighting]) -> Sequence[Skew]:
     """Return the version skews that no failure explains better, and a guess only if nothing else is found."""
-    known = {one.line for one in failures if not rows[one.rule].unsure}
+    known = {one.line for one in failures if not one.row.unsure}
     left = [one for one in skews if one.error.line not in known]
     # One guess, about the first error, is enough.
-    return [one for one in left if not one.guess] or left[: 0 if failures else 1]
+    return [one for one in left if one.confidence != "low"] or left[: 0 if failures else 1]
 
 
 def _others(seen: LogSightings, findings: Sequence[Finding]) -> tuple[SuspectLine, ...]:
@@ -158,38 +147,44 @@ def _first(seen: LogSightings, here: ObservedParts, kinds: Sequence[ErrorKind]) 
         told = f"{told} Below it, the tool that failed says: `{said[:_LONGEST]}`."
         first = SuspectLine(first.line, said, (first.text,) if first.text.endswith(":") else ())
     left_out = _left_out(first.line, first.text, seen, here)
-    return " ".join(filter(None, (told, here.outside(), skew.next_step(first, kinds), left_out)))
+    return " ".join(filter(None, (told, here.outside(), skew.next_step((first.text, *first.below), kinds), left_out)))
 
 
-def _skew_finding(one: Skew, knowledge: KnowledgeBase, context: Context | None) -> Finding:
-    changes = profile_fixes.changes(one.part, {"wanted": one.wanted}, context) if context else ()
+def _skew_finding(one: Skew, here: ObservedParts, context: Context) -> Finding:
+    fix, wanted = skew.fix(one, here)
+    own = one.problem.ways if one.problem else ()
     table, row = ("came_and_went", one.name) if one.name else ("log_parts", one.part)
     return Finding(
         id=one.id,
         stage="compile",
-        confidence="high" if one.sure else "low" if one.guess else "medium",
+        confidence=one.confidence,
         line=one.error.line,
         excerpt="\n".join((one.error.text, *one.error.below)),
-        cause=one.cause,
-        fix=one.fix,
-        source=knowledge.cited(table, row),
+        cause=skew.cause(one, here),
+        fix=fix,
+        source=context.knowledge.cited(table, row),
         count=1,
         values={"part": one.part.part, "version": one.version, "name": one.name.name if one.name else ""},
-        asked=profile_fixes.asked(one.part, context) if context else "",
-        changes=one.problem.ways if one.problem and one.problem.ways else changes,
+        asked=profile_fixes.asked(one.part, context),
+        changes=own or profile_fixes.changes(one.part, {"wanted": wanted}, context),
     )
 
 
 def _left_out(line: int, text: str, seen: LogSightings, here: ObservedParts) -> str:
-    """Return how to leave out the optional part that an error, or Bazel's last message up to it, is about."""
+    """Return how to leave out the optional parts that an error, or Bazel's last message up to it, is about."""
     before = (one.text for one in reversed(seen.suspects) if one.line <= line and one.text.startswith(_STOPPED))
     # The command below names folders of many parts.
-    return here.left_out(f"{next(before, '').partition('executing command')[0]}\n{text}")
+    said = comparable(f"{next(before, '').partition('executing command')[0]}\n{text}")
+    return " ".join(part.leave_out for part in here.parts.values() if part.leave_out and part.is_about(said))
 
 
-def _in_words_of(system: LogPart | None, finding: Finding, left_out: str) -> Finding:
+def _in_words_of_system(finding: Finding, seen: LogSightings, here: ObservedParts) -> Finding:
     """Return a finding whose fix names programs of the system that wrote the log, and ends with another way."""
-    fix = f"{finding.fix} {left_out}".strip()
+    fix, error = finding.fix, finding.excerpt.partition("\n")[0]
+    # An error at run time does not come from the part that was being built.
+    if finding.stage != "runtime":
+        fix = f"{fix} {_left_out(finding.line, error, seen, here)}".strip()
+    system = next((part for name, part in here.parts.items() if part.phrases and name in here.there), None)
     for debian, own in system.phrases.items() if system else ():
         fix = fix.replace(debian, own)
     return replace(finding, fix=fix)
@@ -204,45 +199,41 @@ def _with_grave_failures(seen: LogSightings, rows: Mapping[str, Failure], accele
     by_rule: dict[tuple[str, str], Sighting] = {}
     failed = {sighting.rule for sighting in seen.sightings}
     for sighting in seen.sightings:
-        grave = rows[sighting.rule].grave
+        row, grave = sighting.row, sighting.row.grave
         there = accelerator or (grave and grave.beside in seen.versions and grave.accelerator)
-        rule = grave.row if grave and (grave.row in failed or grave.accelerator == there) else sighting.rule
-        kind = rule, sighting.values.get(rows[rule].each, "")
+        if grave and (grave.row in failed or grave.accelerator == there):
+            row = rows[grave.row]
+        kind = row.id, sighting.values.get(row.each, "")
         first = by_rule.get(kind)
-        by_rule[kind] = first.joined(sighting) if first else replace(sighting, rule=rule)
+        by_rule[kind] = first.joined(sighting) if first else replace(sighting, row=row)
     return tuple(by_rule.values())
 
 
-def _most_specific(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -> Sequence[Sighting]:
+def _most_specific(sightings: Sequence[Sighting]) -> Sequence[Sighting]:
     """Return the sightings without those for which a nearby sighting is more exact."""
     left = []
-    for sighting in sightings:
+    for one in sightings:
         # Sightings that are reported one by one may be close together: only one on the same line replaces another.
-        near = 0 if rows[sighting.rule].each else _NEAR
-        better = (other for other in sightings if sighting.rule in rows[other.rule].instead_of)
-        if not any(abs(other.line - sighting.line) <= near for other in better):
-            left.append(sighting)
+        near = 0 if one.row.each else _NEAR
+        if not any(one.rule in other.row.instead_of and abs(other.line - one.line) <= near for other in sightings):
+            left.append(one)
     # Do this last, so that a sure row that is itself replaced does not remove the row that replaces it.
-    sure = {one.line for one in left if not rows[one.rule].unsure}
-    left = [one for one in left if not (rows[one.rule].unsure and one.line in sure)]
+    sure = {one.line for one in left if not one.row.unsure}
+    left = [one for one in left if not (one.row.unsure and one.line in sure)]
     # A cascade says nothing new beside a failure of its own stage, whose message may come some lines later.
     causes: dict[str, int] = {}
     for one in left:
-        row = rows[one.rule]
-        if not (row.cascade or one.survivable):
-            causes.setdefault(row.stage, one.line)
+        if not (one.row.cascade or one.survivable):
+            causes.setdefault(one.row.stage, one.line)
 
     def follows(one: Sighting) -> bool:
-        row = rows[one.rule]
-        return row.cascade and row.stage in causes and causes[row.stage] <= one.line + _NEAR
+        return one.row.cascade and one.row.stage in causes and causes[one.row.stage] <= one.line + _NEAR
 
     return [one for one in left if not follows(one)]
 
 
-def _finding(
-    sighting: Sighting, seen: LogSightings, here: ObservedParts, knowledge: KnowledgeBase, context: Context | None
-) -> Finding:
-    row = knowledge.failures[sighting.rule]
+def _finding(sighting: Sighting, seen: LogSightings, here: ObservedParts, context: Context) -> Finding:
+    knowledge, row = context.knowledge, sighting.row
     newest = {part: made[-1] for part in row.tells if (made := here.made_with(part))}
     # Shortened only for sentences: the changes of the profile below need the whole values.
     values = {**row.values, **newest, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
@@ -258,9 +249,9 @@ def _finding(
     # A survived failure counts less if another error stopped the build later.
     stopped = any(suspect.line > sighting.line and suspect.text.startswith(_STOPPED) for suspect in seen.suspects)
     doubts = sighting.survivable + row.cascade + row.unsure + (sighting.survivable and stopped)
-    mismatch = _profile_mismatch(row, sighting.values, context) if context else ""
-    profile = None if mismatch else context
-    changes = profile_fixes.changes(row, {**row.values, **sighting.values}, profile) if profile else ()
+    mismatch = _profile_mismatch(row, sighting.values, context)
+    # With another profile, its changes are no fix.
+    profile = Context(knowledge=knowledge) if mismatch else context
     return Finding(
         id=row.id,
         stage=row.stage,
@@ -268,14 +259,13 @@ def _finding(
         line=sighting.line,
         excerpt="\n".join(sighting.excerpt),
         cause=" ".join(filter(None, (cause.format(**values), *(one.means for one, _ in known), told))),
-        fix=(profile_fixes.fix(row, profile) if profile else "")
-        or own.format(**{"python": "3.N", **values, **groups}),
+        fix=profile_fixes.fix(row, profile) or own.format(**{"python": "3.N", **values, **groups}),
         source=knowledge.cited("failures", row),
         count=sighting.count,
         values=dict(sighting.values),
-        asked=profile_fixes.asked(row, context) if context else "",
+        asked=profile_fixes.asked(row, context),
         misfit=mismatch,
-        changes=changes,
+        changes=profile_fixes.changes(row, {**row.values, **sighting.values}, profile),
     )
 
 

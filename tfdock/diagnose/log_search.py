@@ -49,17 +49,22 @@ _OF_A_SCRIPT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A rule that matched: its first line, the minimum number of matching lines, and the values of its names.
+    """A row that matched: its first line, the minimum number of matching lines, and the values of its names.
 
     `survivable`: the tool continues after every match so far.
     """
 
-    rule: str
+    row: Failure
     line: int
     excerpt: tuple[str, ...]
     values: Mapping[str, str]
     survivable: bool
     count: int = 1
+
+    @property
+    def rule(self) -> str:
+        """The id of the row."""
+        return self.row.id
 
     def joined(self, later: Sighting) -> Sighting:
         """Return both sightings as one. For equal names, use the first one's values: the output shows its line."""
@@ -139,10 +144,10 @@ class Diagnostician:
     """Searches one log, block by block, for all rules, for versions of parts, and for added and removed names."""
 
     def __init__(self, knowledge: KnowledgeBase) -> None:
-        self._rules, self._names = knowledge.failures, knowledge.came_and_went
+        self._names = knowledge.came_and_went
         # The suspicious texts come first: a number below their count means a suspicious text.
         uses: dict[str, list[tuple[Failure, int]]] = {literal: [] for literal in _SUSPICIOUS}
-        for rule in self._rules.values():
+        for rule in knowledge.failures.values():
             for place, pattern in enumerate((*rule.patterns, *rule.facts)):
                 uses.setdefault(pattern.has, []).append((rule, place))
         self._uses = list(uses.values())
@@ -207,22 +212,21 @@ class Diagnostician:
         # Count lines from the previous place: counting from the start each time takes quadratic time.
         counted, line = 0, block.line
         begin = end = 0
-        for literal, place in self._candidates(block):
+        for place, literal in self._candidates(block):
+            line, counted = line + block.data.count(b"\n", counted, place), place
             # Neighbouring places share the decoded line.
             if place >= end or end - begin >= NEAR:  # In a long line, each place has its own part.
                 begin, end = block.around(place)
                 text = block.text(begin, end)
             if literal < len(_SUSPICIOUS):
-                line, counted = line + block.data.count(b"\n", counted, place), place
                 self._suspect(line, text, block.shown(place)[1:])
             for rule, pattern in self._uses[literal]:
                 values = self._read(rule, pattern, text)
                 if values is not None and (rule.patterns[pattern].in_tracebacks or not block.is_source(begin)):
-                    line, counted = line + block.data.count(b"\n", counted, place), place
                     self._record_match(rule, pattern, line, block.shown(place), values)
 
-    def _candidates(self, block: Block) -> Iterator[tuple[int, int]]:
-        """Return the (literal, place) pairs to examine, in order, limited to the share of each literal."""
+    def _candidates(self, block: Block) -> list[tuple[int, int]]:
+        """Return the (place, literal) pairs to examine, in order, limited to the share of each literal."""
         places: defaultdict[int, list[int]] = defaultdict(list)
         # `overlapping`: one text may contain another, and both may have rules.
         for literal, start, _ in self._search.find_matches_as_indexes(block.data, overlapping=True):
@@ -239,8 +243,7 @@ class Diagnostician:
             few = starts if len(starts) <= 2 * most else [*starts[:most], *starts[-most:]]
             candidates += [(start, literal) for start in few]
         self._looks += len(candidates)
-        candidates.sort()
-        return ((literal, start) for start, literal in candidates)
+        return sorted(candidates)
 
     def _read(self, rule: Failure, place: int, text: str) -> Mapping[str, str] | None:
         if place >= len(rule.patterns):
@@ -287,7 +290,7 @@ class Diagnostician:
             self._now.spoilt = rule.spoils
             return
         kind = self._kind(rule, values)
-        sighting = Sighting(rule.id, line, excerpt, values, rule.patterns[place].survivable)
+        sighting = Sighting(rule, line, excerpt, values, rule.patterns[place].survivable)
         if known := self._now.sightings.get(kind):
             again = self._lines[rule.id] == line  # A line counts once.
             sighting = known.joined(replace(sighting, count=0) if again else sighting)
@@ -306,8 +309,7 @@ class Diagnostician:
         """At a success, forget the earlier failures that did not stop the build."""
         kept, well = {}, set(passing.passes).difference(self._now.spoilt)
         for name, sighting in self._now.sightings.items():
-            rule = self._rules[sighting.rule]
-            if not (rule.is_failure and (sighting.survivable or rule.stage in well)):
+            if not (sighting.row.is_failure and (sighting.survivable or sighting.row.stage in well)):
                 kept[name] = sighting
         end = GoodEnd(id=passing.id, line=line, cause=passing.cause) if passing.ends_well else None
         self._now = _Epoch(sightings=kept, success=end)

@@ -8,7 +8,7 @@ A problem that `tfdock check` finds in the profile comes first.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -67,26 +67,29 @@ _FEW = 4  #: The most releases about which a sentence says what they were made w
 class Skew:
     """A part with a wrong version, and the error that shows it. `way` is `too_new`, `too_old`, or empty if unknown.
 
-    `name` is the added or removed name in the error, if any. `wanted` is the version to use, as text. `sure`:
-    versions or `tfdock check` confirm this. `guess`: only the part is known. `problem` is the error of `check`.
+    `version` is empty if it is unknown. `problem` is the error of `tfdock check`. `name` is the added or removed name
+    in the error, if any. `agrees`: the version explains an error with this name.
     """
 
     part: LogPart
     error: SuspectLine
     way: str
-    cause: str
-    fix: str
-    wanted: str
+    version: str
+    problem: Problem | None
     name: CameAndWent | None = None
-    version: str = ""
-    sure: bool = False
-    guess: bool = False
-    problem: Problem | None = None
+    agrees: bool = False
 
     @property
     def id(self) -> str:
         """The id of the finding, such as `python_too_new`."""
         return f"{self.part.part.replace('-', '_')}_{self.way or 'unfit'}"
+
+    @property
+    def confidence(self) -> str:
+        """`high` if a version or `tfdock check` confirms this, `low` if only the part is known."""
+        if self.agrees or self.problem:
+            return "high"
+        return "medium" if self.name or self.way else "low"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +117,9 @@ class ObservedParts:
         )
 
     def _made_with(self, row: Release, part: str) -> Iterator[str | None]:
-        support, known = row.components.get(part), self.parts.get(part)
-        yield from (row.host_compilers_min.get(part), row.compilers.get(part), *row.tested_compilers.get(part, ()))
+        support, known = row.components.get(part), self.parts[part]
+        yield from (versions_of(row).get(part), row.built_with.get(known.title), row.host_compilers_min.get(part))
+        yield from row.tested_compilers.get(part, ())
         tools = (
             tool_and_version(text)
             for one in self.reports
@@ -124,14 +128,12 @@ class ObservedParts:
         )
         yield from (version for tool, version in tools if tool == part)
         if part == "bazel":
-            yield from (row.bazel_min, row.bazel, *row.tested_bazel, row.bazel_max)
+            yield from (row.bazel_min, *row.tested_bazel, row.bazel_max)
         if part == "python":
             yield from row.pythons
         if support:
-            yield from (support.tested, *support.accepted)
-        if known:
-            yield row.built_with.get(known.title)
-            yield from (one for span, made in known.made_with.items() if applies(row, span) for one in made)
+            yield from support.accepted
+        yield from (one for span, made in known.made_with.items() if applies(row, span) for one in made)
 
     def tested(self, part: str) -> str:
         """Return the recommended version, or the range of versions, of the release; empty if unknown."""
@@ -205,11 +207,6 @@ class ObservedParts:
         known = [f"{self.parts[part].title} {tested}" for part in parts if (tested := self.tested(part))]
         return f"{self.whom} was made with {joined(known)}." if known else ""
 
-    def left_out(self, text: str) -> str:
-        """Return how to build without the optional parts that an error is about; empty if there is none."""
-        said = comparable(text)
-        return " ".join(part.leave_out for part in self.parts.values() if part.leave_out and part.is_about(said))
-
     @property
     def libc(self) -> str:
         """The C library of the system that wrote the log, if it is not glibc; else empty."""
@@ -232,9 +229,9 @@ def _cut(version: str, digits: int) -> Version:
     return Version(".".join(map(str, Version(version).parts[:digits])))
 
 
-def observed_parts(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None) -> ObservedParts:
+def observed_parts(seen: LogSightings, context: Context) -> ObservedParts:
     """Return the version of each part (Python, Bazel, CUDA, …): from the log if possible, else from the profile."""
-    asked = _asked(context) if context else {}
+    knowledge, asked = context.knowledge, _asked(context)
     versions = {**asked, **{part: version for part, version in seen.versions.items() if version}}
     # A release in the log counts only if no profile sets the release.
     release = asked.get("tensorflow") or versions.get("tensorflow", "")
@@ -242,9 +239,8 @@ def observed_parts(seen: LogSightings, knowledge: KnowledgeBase, context: Contex
     among = "" if release else seen.among.get("tensorflow", "")
     releases = [one for one in (*_BEFORE, *known, _AFTER) if (admits(among, one) if among else one == minor)]
     rows = [known[one] for one in releases if one in known]
-    ranges: dict[str, str] = {}
-    if len(rows) == 1:
-        ranges = {part: required(knowledge, rows[0], part.replace("_", "-")) for part in knowledge.log_parts}
+    bounded = knowledge.log_parts if len(rows) == 1 else ()
+    ranges = {part: required(knowledge, rows[0], part.replace("_", "-")) for part in bounded}
     reports = (
         one
         for one in knowledge.evidence.values()
@@ -259,7 +255,7 @@ def observed_parts(seen: LogSightings, knowledge: KnowledgeBase, context: Contex
         rows=tuple(rows),
         reports=tuple(reports) if rows else (),
         required={part: versions for part, versions in ranges.items() if versions},
-        problems=context.problems if context else (),
+        problems=context.problems,
     )
 
 
@@ -292,31 +288,27 @@ def skews(seen: LogSightings, knowledge: KnowledgeBase, here: ObservedParts) -> 
 
 
 def _by_name(error: SuspectLine, names: tuple[CameAndWent, ...], here: ObservedParts) -> Skew | None:
-    """Return the best finding from an error's names: prefer one that a version confirms, then the longest name."""
+    """Return the best skew from an error's names: prefer one that a version confirms, then the longest name."""
     named = [skew for place in error.names if (skew := _of_name(error, names[place], here))]
-    return max(named, key=lambda skew: (skew.sure, len(skew.name.name) if skew.name else 0), default=None)
+    return max(named, key=lambda one: (one.confidence == "high", len(one.name.name) if one.name else 0), default=None)
 
 
 def _of_name(error: SuspectLine, name: CameAndWent, here: ObservedParts) -> Skew | None:
-    """Return the finding from a name; None if the known version contradicts it."""
+    """Return the skew from a name; None if the known version contradicts it."""
     part, version = here.parts[name.part], here.versions.get(name.part, "")
     # A name without a version limit is only a hint, and the versions found are better evidence.
     way = (not (name.since or name.until) and here.way(part)) or _way(name, error)
-    agrees, problem = _agrees(name, way, version), here.refused(part)
+    agrees = _agrees(name, way, version)
     if agrees is False:
         return None
-    fix, wanted = _fix(part, way, here, name)
     return Skew(
         part=part,
         error=error,
         way=way,
-        cause=_cause(name, way, part, version, here, problem),
-        fix=fix,
-        wanted=wanted,
-        name=name,
         version=version,
-        sure=bool(agrees or problem or (name.means == "other" and name.part == here.libc)),
-        problem=problem,
+        problem=here.refused(part),
+        name=name,
+        agrees=agrees or (name.means == "other" and name.part == here.libc),
     )
 
 
@@ -340,23 +332,6 @@ def _agrees(name: CameAndWent, way: str, version: str) -> bool | None:
     return here > Version(bound) if name.until else here >= Version(bound)
 
 
-def _cause(
-    name: CameAndWent, way: str, part: LogPart, version: str, here: ObservedParts, problem: Problem | None
-) -> str:
-    shown = f"{name.name} … {name.beside}".removesuffix(" … ").replace('"', "'")
-    what, limit = f"The error names `{shown}`", ""
-    if way == "too_old" and name.since:
-        what, limit = f"{what}, which exists from {part.title} {name.since} on", f"older than {name.since}"
-    elif name.until:
-        what, limit = f"{what}, removed or changed after {part.title} {name.until}", f"newer than {name.until}"
-    elif name.since:
-        what, limit = f"{what}, added or changed in {part.title} {name.since}", f"from {name.since} on"
-    instead = f" ({name.instead})" if name.instead else ""
-    releases = f"Known of: {name.releases}." if name.releases else ""
-    version = version or (limit if way else "")
-    return " ".join(filter(None, (f"{what}{instead}.", _verdict(part, way, version, here, problem), releases)))
-
-
 # --- a part ---------------------------------------------------------------------------------------------------------
 
 
@@ -365,26 +340,12 @@ def _by_part(error: SuspectLine, here: ObservedParts) -> Skew | None:
     part = None if only_announces(error.text) else owner(error, here)
     if part is None:
         return None
-    problem, version = here.refused(part), here.versions.get(part.part, "")
+    problem = here.refused(part)
     way = here.way(part) or ("too_new" if _GONE.search(error.text) else "")
     # At run time, a part alone proves nothing.
     if not (problem or way or _COMPILED.search(error.text)):
         return None
-    about = "" if problem or way else f" {part.about} {here.outside()}".rstrip()
-    about += f" Here it is {version}." if version and not way else ""
-    fix, wanted = _fix(part, way, here, None)
-    return Skew(
-        part=part,
-        error=error,
-        way=way,
-        cause=f"The error is about {part.title}.{about} {_verdict(part, way, version, here, problem)}".strip(),
-        fix=fix,
-        wanted=wanted,
-        version=version,
-        sure=problem is not None,
-        guess=not (problem or way),
-        problem=problem,
-    )
+    return Skew(part=part, error=error, way=way, version=here.versions.get(part.part, ""), problem=problem)
 
 
 def owner(error: SuspectLine, here: ObservedParts) -> LogPart | None:
@@ -403,26 +364,43 @@ def owner(error: SuspectLine, here: ObservedParts) -> LogPart | None:
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
-def _verdict(part: LogPart, way: str, version: str, here: ObservedParts, problem: Problem | None) -> str:
-    """Return a text about the mismatched version and how `tfdock check` refuses it; `version` may be a text."""
-    title, tested = f"{part.title} {version}".strip(), here.tested(part.part)
+def cause(skew: Skew, here: ObservedParts) -> str:
+    """Return a text about the error and the mismatched version, and about how `tfdock check` refuses it."""
+    part, name, way, version, limit = skew.part, skew.name, skew.way, skew.version, ""
+    if name:
+        shown = f"{name.name} … {name.beside}".removesuffix(" … ").replace('"', "'")
+        what = f"The error names `{shown}`"
+        if way == "too_old" and name.since:
+            what, limit = f"{what}, which exists from {part.title} {name.since} on", f"older than {name.since}"
+        elif name.until:
+            what, limit = f"{what}, removed or changed after {part.title} {name.until}", f"newer than {name.until}"
+        elif name.since:
+            what, limit = f"{what}, added or changed in {part.title} {name.since}", f"from {name.since} on"
+        what += f" ({name.instead})." if name.instead else "."
+    else:
+        what = f"The error is about {part.title}."
+        what += "" if skew.problem or way else f" {part.about} {here.outside()}".rstrip()
+        what += f" Here it is {version}." if version and not way else ""
+    title, tested = f"{part.title} {version or limit}".strip(), here.tested(part.part)
     made = f", which was made with {tested}" if tested else ""
     told = {
         "too_new": f"{title} is too new for {here.whom}{made}.",
         "too_old": f"{title} is too old for {here.whom}{made}.",
         "": f"{here.whom[0].upper()}{here.whom[1:]} was made with {part.title} {tested}." if tested else "",
     }[way]
-    if problem:
+    if problem := skew.problem:
         why = f" ({problem.why})" if problem.why else ""
-        told = f"{told} `tfdock check` refuses the profile for it: {problem.message}{why}."
-    return told.strip()
+        told = f"{told} `tfdock check` refuses the profile for it: {problem.message}{why}.".lstrip()
+    releases = f"Known of: {name.releases}." if name and name.releases else ""
+    return " ".join(filter(None, (what, told, releases)))
 
 
-def _fix(part: LogPart, way: str, here: ObservedParts, name: CameAndWent | None) -> tuple[str, str]:
+def fix(skew: Skew, here: ObservedParts) -> tuple[str, str]:
     """Return the fix, and the version to use."""
+    part, name, way = skew.part, skew.name, skew.way
     made, tested = here.made_with(part.part), here.tested(part.part)
-    good = [one for one in made if name and _agrees(name, way, one) is False]
     if name and way == "too_new" and (name.until or name.since):
+        good = [version for version in made if _agrees(name, way, version) is False]
         head, dot, last = (name.until or "0").rpartition(".")
         limit = f"<{head}{dot}{int(last) + 1}" if name.until else f"<{name.since}"
         wanted = good[-1] if good else f"{name.until} or older" if name.until else f"older than {name.since}"
@@ -457,17 +435,10 @@ def said_below(error: SuspectLine) -> str:
     return next(words, "") if only_announces(error.text) else ""
 
 
-def is_kind(text: str, kinds: Iterable[ErrorKind]) -> bool:
-    """Return whether a line that does not look like an error says what a kind of error says."""
-    said = comparable(text)
-    return any(compiled(kind.says).search(said) for kind in kinds if not kind.vague)
-
-
-def next_step(error: SuspectLine, kinds: Iterable[ErrorKind]) -> str:
-    """Return the next step for an error that only an error kind matches; empty if no kind matches."""
-    texts = [comparable(text) for text in (error.text, *error.below)]
-    # The line itself is more exact than the lines below it.
-    return next((kind.step for text in texts for kind in kinds if compiled(kind.says).search(text)), "")
+def next_step(texts: Iterable[str], kinds: Sequence[ErrorKind]) -> str:
+    """Return the next step for the first text with an error of one of these kinds; empty if no kind matches."""
+    said = map(comparable, texts)
+    return next((kind.step for text in said for kind in kinds if compiled(kind.says).search(text)), "")
 
 
 def file(error: str) -> str:

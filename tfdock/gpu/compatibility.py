@@ -6,7 +6,7 @@ own kernels. Bundled libraries get their own verdict. `coverage` asks for all kn
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -76,7 +76,7 @@ def serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None
     if not facts.choices:
         return _serve(knowledge, gpu, facts, host)
     # Libraries for another vendor's GPUs are not among the choices.
-    choices = {choice: own for choice, own in facts.choices.items() if _combined_verdict(knowledge, gpu, own)}
+    choices = {choice: own for choice, own in facts.choices.items() if _combined_verdict(knowledge, gpu, own).parts}
     answers = {
         choice: _serve(knowledge, gpu, replace(facts, own=own), host)
         for choice, own in (choices or facts.choices).items()
@@ -95,11 +95,11 @@ def _serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | Non
     limits = Limits(knowledge=knowledge, gpu=gpu, facts=facts, combined=combined, host=host)
     machine, ignored = limits.machine(), limits.ignored()
     against = refusal = machine or ignored or limits.driver()
-    if not machine and (combined is None or combined.verdict.runs == "no"):
+    if not machine and combined.verdict.runs == "no":
         against = _why_not(knowledge, gpu, facts, combined, ignored)
     unjudged = facts.unjudged
     against = f"it {unjudged}" if unjudged else against
-    if against or combined is None:
+    if against:
         return Compatibility(gpu=gpu, runs="no", by="", reason=against, refused=bool(refusal), unjudged=unjudged)
     sentences, pins = limits.of()
     return Compatibility(
@@ -124,21 +124,24 @@ def library_verdicts(knowledge: KnowledgeBase, gpu: Gpu, inspection: Inspection)
 
 def _judge_library(knowledge: KnowledgeBase, gpu: Gpu, library: Library) -> LibraryService:
     combined = _combined_verdict(knowledge, gpu, [library])
-    parts = combined.parts if combined else ()
     return LibraryService(
         path=library.path,
         own=is_own(knowledge, library.path),
-        runs=combined.verdict.runs if combined else "no",
-        by=combined.verdict.by if combined else "",
-        reason=_reason(combined) if combined else _no_kernels(knowledge, [library]),
-        containers=sum(part.held.count for part in parts),
-        lacking=tuple(part.held for part in parts if part.verdict.runs == "no"),
+        runs=combined.verdict.runs,
+        by=combined.verdict.by,
+        reason=_reason(combined),
+        containers=sum(part.held.count for part in combined.parts),
+        lacking=tuple(part.held for part in combined.parts if part.verdict.runs == "no"),
     )
 
 
-def _combined_verdict(knowledge: KnowledgeBase, gpu: Gpu, libraries: Iterable[Library]) -> CombinedVerdict | None:
-    verdict_on = partial(judge, knowledge, knowledge.accelerators[gpu.accelerator], gpu.target)
-    return combine(part for library in libraries for part in parts_of(library, verdict_on))
+def _combined_verdict(knowledge: KnowledgeBase, gpu: Gpu, libraries: Sequence[Library]) -> CombinedVerdict:
+    """Return the verdict on all kernels; without `parts` if there is none that any GPU of this family could run."""
+    parts = (part for library in libraries for part in parts_of(library, partial(judge, knowledge, gpu)))
+    if combined := combine(parts):
+        return combined
+    none = Verdict(runs="no", by="", reason=_no_kernels(knowledge, libraries))
+    return CombinedVerdict(verdict=none, weaker=(), parts=())
 
 
 def _reason(combined: CombinedVerdict) -> str:
@@ -152,23 +155,21 @@ def _reason(combined: CombinedVerdict) -> str:
     return f"in {total - others} of {total} containers of its kernels, {combined.verdict.reason}"
 
 
-def _why_not(
-    knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, combined: CombinedVerdict | None, ignored: str
-) -> str:
-    if combined is not None:
+def _why_not(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, combined: CombinedVerdict, ignored: str) -> str:
+    if combined.parts:
         return f"{_reason(combined)}; {ignored}" if ignored else _reason(combined)
     accelerator, wanted = facts.accelerator, knowledge.accelerators[gpu.accelerator]
     # A wheel for ROCm does have GPU code, so "no GPU code" would be wrong for an NVIDIA GPU.
     if accelerator is not None and accelerator is not wanted:
         return f"its GPU code is for {_title(accelerator)}, and this GPU needs a wheel for {_title(wanted)}"
-    return _no_kernels(knowledge, facts.own)
+    return combined.verdict.reason
 
 
 def _title(accelerator: Accelerator) -> str:
     return accelerator.titles.get(accelerator.toolkit or "", accelerator.accelerator)
 
 
-def _no_kernels(knowledge: KnowledgeBase, libraries: Iterable[Library]) -> str:
+def _no_kernels(knowledge: KnowledgeBase, libraries: Sequence[Library]) -> str:
     """Return why libraries have no code that any GPU of this family could run."""
     with_code = [library for library in libraries if library.loadable.images or library.relocatable.images]
     if not with_code:

@@ -15,6 +15,7 @@ from tfdock.knowledge.gpu_rows import Architecture, Gpu, OtherDevice
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import Capability, LocalGpu, Version
+from tfdock.wheel.facts import target_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,8 +278,8 @@ def search(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
 
     The name of a generation stands for all its GPUs.
     A target among the words (`8.6`, `sm_86`, `gfx90a`) is not part of a name: the GPU's target must be one of them.
+    The order is by vendor, then the newest target first, with embedded GPUs last.
     """
-    rows = knowledge.gpus.values()
     generation = generation_named(knowledge, " ".join(words)) if words else None
     targets = generation.targets if generation else [dotted(word) for word in words if is_target(knowledge, word)]
     names = [] if generation else [gpu_key(word) for word in words if not is_target(knowledge, word)]
@@ -286,23 +287,15 @@ def search(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
         return ()  # a word without a letter or digit is part of no name
     matches = tuple(
         gpu
-        for gpu in rows
+        for gpu in knowledge.gpus.values()
         if (not targets or gpu.target in targets)
         and all(name in " ".join((gpu.gpu, _squeeze(gpu.gpu), *map(gpu_key, gpu.names))) for name in names)
     )
     meant = None if matches or targets else find_gpu(knowledge, " ".join(words))
-    return (meant,) if meant else tuple(sorted(matches, key=lambda gpu: _newest_first(knowledge, gpu)))
-
-
-def _newest_first(knowledge: KnowledgeBase, gpu: Gpu) -> tuple[int, bool, tuple[int, ...]]:
-    """Return a sort key: by vendor, then the newest target first, embedded GPUs last."""
-    accelerator = knowledge.accelerators[gpu.accelerator]
-    embedded = is_embedded(knowledge, gpu.accelerator, gpu.target)
-    # `12.0` is major and minor; `gfx90a` is a number with two hexadecimal digits at its end.
-    pattern = r"(\d+)\.(\d+)" if accelerator.capabilities else r"[a-z]+(\d+)([0-9a-f])([0-9a-f])"
-    match = re.fullmatch(pattern, gpu.target)
-    number = tuple(-int(digits, 16) for digits in match.groups()) if match else (0,)
-    return [*knowledge.accelerators].index(gpu.accelerator), embedded, number
+    newest = sorted(matches, key=lambda gpu: target_order(gpu.target), reverse=True)
+    vendors = [*knowledge.accelerators]
+    newest.sort(key=lambda gpu: (vendors.index(gpu.accelerator), is_embedded(knowledge, gpu.accelerator, gpu.target)))
+    return (meant,) if meant else tuple(newest)
 
 
 def title(knowledge: KnowledgeBase, gpu: Gpu) -> str:
@@ -318,27 +311,18 @@ def title(knowledge: KnowledgeBase, gpu: Gpu) -> str:
 
 def is_target(knowledge: KnowledgeBase, word: str) -> bool:
     """Return whether a word is written as targets are (`8.6`, `sm_86`, `gfx90a`), known or not."""
-    rows = knowledge.accelerators.values()
-    if any(row.matches(spelled(word)) for row in rows):
-        return True
-    capabilities = any(row.capabilities for row in rows)
-    # A capability without a row is still written as a capability.
-    return bool(capabilities and re.fullmatch(r"\d{1,2}\.\d", word)) or word.lower() in _all_targets(knowledge)
-
-
-@functools.lru_cache(maxsize=4)
-def _all_targets(knowledge: KnowledgeBase) -> set[str]:
-    return {gpu.target for gpu in knowledge.gpus.values()}.union(*(row.targets for row in knowledge.architectures))
+    dots = re.fullmatch(r"\d{1,2}\.\d", word) is not None
+    return any(row.matches(spelled(word)) or (row.capabilities and dots) for row in knowledge.accelerators.values())
 
 
 @functools.lru_cache(maxsize=1024)
 def bare_gpu(knowledge: KnowledgeBase, word: str) -> Gpu | None:
     """Return a GPU of which only the target is given (`sm_86`, `8.6`, `gfx1100`); None for a target no GPU has."""
     target = dotted(word)
-    if not is_target(knowledge, word) or target not in _all_targets(knowledge):
-        return None
     own = [gpu for gpu in knowledge.gpus.values() if gpu.target == target]
     families = [row for row in knowledge.architectures if target in row.targets]
+    if not is_target(knowledge, word) or not (own or families):
+        return None
     accelerator = own[0].accelerator if own else families[0].accelerator
     written = exact_target(knowledge.accelerators[accelerator], target)
     # If all GPUs with this target are sold with one kind of CPU, assume the same here.

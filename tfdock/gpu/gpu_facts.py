@@ -6,18 +6,18 @@ Both become `GpuFacts`, so both get their verdicts in the same way.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tfdock.gpu.opened_libraries import accelerator_of, built_with, own_libraries, row_of, unsearched_folders
 from tfdock.gpu.verdict import code_of
 from tfdock.knowledge.fits import emitted_ptx
 from tfdock.knowledge.release_rows import Release, Support, applies
-from tfdock.knowledge.rows import Accelerator, in_range
+from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import RuntimeCompiler
 from tfdock.knowledge.wheel_rows import Companion, GeneratedKernels
-from tfdock.types import Capability, Version
+from tfdock.types import Capability
 from tfdock.wheel.facts import Containers, GpuCode, Images, Library
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.requirements import RequiredPackage, wanted
@@ -209,36 +209,45 @@ def facts_of_wheel(knowledge: KnowledgeBase, inspection: Inspection) -> GpuFacts
     own = own_libraries(knowledge, inspection.libraries)
     # A damaged library may have unreadable code, so it must be reported.
     holding = tuple(library for library in own if _has_code(library) or library.problems)
-    release = _release(knowledge, inspection)
+    version = inspection.wheel.version if _is_tensorflow(knowledge, inspection) else ""
+    release = knowledge.release_of(version)
     accelerator = _accelerator(knowledge, inspection, release, own)
-    listed = _listed(inspection.build_info, accelerator)
-    return GpuFacts(
+    facts = GpuFacts(
         accelerator=accelerator,
         release=release,
-        version=inspection.wheel.version if _is_tensorflow(knowledge, inspection) else "",
+        version=version,
         machine=_machine(inspection, holding or own),
-        own=_with_generated(knowledge, release, accelerator, listed, holding),
+        own=holding,
         choices=_choices(knowledge, holding),
-        unjudged=_unjudged(knowledge, inspection, holding),
-        listed=listed,
-        brought=_brought(inspection, accelerator),
-        built=_built(inspection, accelerator, release),
-        companions=tuple(_matching_companions(knowledge, inspection, release, accelerator))
-        if release and accelerator
-        else (),
+        unjudged=_unjudged(knowledge, inspection, holding, version),
         unsearched=unsearched_folders(knowledge, inspection),
-        runtime_compiler=_runtime_compiler(knowledge, release, accelerator) if release and accelerator else None,
         # If nobody looked for the trace, assume the usual: TensorFlow's wheels have XLA.
         xla=bool(inspection.traces.get(XLA_TRACE, ("not looked for",))),
         measured=True,
     )
+    if accelerator is None:
+        return facts
+    facts = replace(
+        facts,
+        listed=_listed(inspection.build_info, accelerator),
+        brought=_brought(inspection, accelerator),
+        built=_built(inspection, accelerator, release),
+    )
+    if release is None:
+        return facts
+    return replace(
+        facts,
+        own=_with_generated(knowledge, release, accelerator, facts.listed, holding),
+        companions=_companions_of_wheel(knowledge, inspection, release, accelerator),
+        runtime_compiler=_runtime_compiler(knowledge, release, accelerator),
+    )
 
 
-def _unjudged(knowledge: KnowledgeBase, inspection: Inspection, holding: Sequence[Library]) -> str:
-    """Return why no verdict on a wheel is possible; empty if one is."""
+def _unjudged(knowledge: KnowledgeBase, inspection: Inspection, holding: Sequence[Library], version: str) -> str:
+    """Return why no verdict on a wheel is possible; empty if one is. `version` is empty if it is not TensorFlow."""
     if inspection.unread and not inspection.libraries:
         return f"has libraries for {' and '.join(sorted({*inspection.unread.values()}))}, which tfdock does not read"
-    if holding or _is_tensorflow(knowledge, inspection):
+    if holding or version:
         return ""
     # An add-on such as tensorflow-text: the package that it is linked with has the code for GPUs.
     beside = " and ".join(dict.fromkeys(brought_by(knowledge, inspection).values()))
@@ -254,13 +263,6 @@ def _is_tensorflow(knowledge: KnowledgeBase, inspection: Inspection) -> bool:
     """Return whether a wheel has TensorFlow's build information or its name."""
     projects = {project for row in knowledge.releases.values() for project in row.official_project.values()}
     return inspection.build_info is not None or inspection.wheel.name in {"tensorflow", *projects}
-
-
-def _release(knowledge: KnowledgeBase, inspection: Inspection) -> Release | None:
-    """Return the release whose rules hold for the wheel's version; None if the wheel is no TensorFlow."""
-    if not _is_tensorflow(knowledge, inspection):
-        return None
-    return knowledge.releases.get(str(Version(inspection.wheel.version).minor))
 
 
 def _accelerator(
@@ -287,9 +289,9 @@ def _machine(inspection: Inspection, libraries: Iterable[Library]) -> str:
     return match[1] if match else ""
 
 
-def _listed(info: Mapping[str, object] | None, accelerator: Accelerator | None) -> tuple[str, ...]:
+def _listed(info: Mapping[str, object] | None, accelerator: Accelerator) -> tuple[str, ...]:
     """Return the capabilities that `build_info` lists (`sm_60`), in its order."""
-    if accelerator is None or not accelerator.capabilities:
+    if not accelerator.capabilities:
         return ()
     listed = (info or {}).get(f"{accelerator.accelerator}_compute_capabilities")
     # The wheel wrote build_info, so this value may be of any type.
@@ -299,8 +301,8 @@ def _listed(info: Mapping[str, object] | None, accelerator: Accelerator | None) 
 
 def _with_generated(
     knowledge: KnowledgeBase,
-    release: Release | None,
-    accelerator: Accelerator | None,
+    release: Release,
+    accelerator: Accelerator,
     listed: tuple[str, ...],
     own: tuple[Library, ...],
 ) -> tuple[Library, ...]:
@@ -308,17 +310,14 @@ def _with_generated(
 
     These kernels count only if this wheel has the official wheel's list of targets.
     """
-    if any(library.embedded is not None for library in own) or not (release and accelerator and own):
-        return own
-    if not listed or listed != release.official_targets.get(accelerator.accelerator):
+    searched = any(library.embedded is not None for library in own)
+    if searched or not own or not listed or listed != release.official_targets.get(accelerator.accelerator):
         return own
     return (*own, replace(_OFFICIAL_LIBRARY, embedded=generated(knowledge, release, accelerator)))
 
 
-def _brought(inspection: Inspection, accelerator: Accelerator | None) -> dict[str, RequiredPackage]:
+def _brought(inspection: Inspection, accelerator: Accelerator) -> dict[str, RequiredPackage]:
     """Return component -> the requirement with which pip installs it, by the wheel's own requirements."""
-    if accelerator is None:
-        return {}
     # Requirements depend on the Python version. Tags such as `py3` name no minor version.
     match = re.match(r"cp(\d)(\d+)", inspection.wheel.python_tag)
     python = f"{match[1]}.{match[2]}" if match else "3.11"
@@ -338,10 +337,10 @@ def _components(requirements: Iterable[RequiredPackage], accelerator: Accelerato
     return required
 
 
-def _built(inspection: Inspection, accelerator: Accelerator | None, release: Release | None) -> dict[str, str]:
+def _built(inspection: Inspection, accelerator: Accelerator, release: Release | None) -> dict[str, str]:
     """Return the versions that `build_info` names, else those that the release was tested with."""
     versions = {}
-    for name in accelerator.components if accelerator else ():
+    for name in accelerator.components:
         tested = release.components.get(name, Support()).tested if release else None
         version = built_with(inspection, name) or tested
         # The wheel's value may be any text, even one that is not a version.
@@ -350,13 +349,10 @@ def _built(inspection: Inspection, accelerator: Accelerator | None, release: Rel
     return versions
 
 
-def _matching_companions(
+def _companions_of_wheel(
     knowledge: KnowledgeBase, inspection: Inspection, release: Release, accelerator: Accelerator
-) -> Iterator[Companion]:
-    """Yield the rows for this wheel, by its release and name, without rows that its own requirements replace."""
+) -> tuple[Companion, ...]:
+    """Return the rows for this wheel, by its release and name, without rows that its own requirements replace."""
     name = f"{inspection.wheel.name}=={inspection.wheel.version.partition('+')[0]}"
-    for row in knowledge.companions:
-        if row.accelerator != accelerator.accelerator or row.package or not in_range(release.release, row.releases):
-            continue
-        if not row.wheels or name in row.wheels:
-            yield row
+    rows = (row for row in knowledge.companions if _is_of(row, release, accelerator) and not row.package)
+    return tuple(row for row in rows if not row.wheels or name in row.wheels)

@@ -43,23 +43,24 @@ class _Floor:
     unless: str = ""
 
 
-def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, held: Containers) -> Verdict | None:
-    """Return how a GPU (`8.6`, `gfx90a`) runs containers; None if they have no code for its family."""
-    embedded = embedded_targets(knowledge, accelerator.accelerator)
-    return verdict.runs_container(gpu, held, capabilities=accelerator.capabilities, embedded=embedded)
+def judge(knowledge: KnowledgeBase, gpu: Gpu, held: Containers) -> Verdict | None:
+    """Return how a GPU runs containers; None if they have no code for its family."""
+    capabilities = knowledge.accelerators[gpu.accelerator].capabilities
+    embedded = embedded_targets(knowledge, gpu.accelerator)
+    return verdict.runs_container(gpu.target, held, capabilities=capabilities, embedded=embedded)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """The limits of a wheel on a GPU. `host` is the GPU's machine, if it is known.
 
-    `combined` is the verdict on the wheel's kernels, None without kernels for such GPUs.
+    `combined` is the verdict on the wheel's kernels; it has no `parts` without kernels for such GPUs.
     """
 
     knowledge: KnowledgeBase
     gpu: Gpu
     facts: GpuFacts
-    combined: CombinedVerdict | None
+    combined: CombinedVerdict
     host: Host | None = None
 
     @cached_property
@@ -113,8 +114,7 @@ class Limits:
             *self._unread(),
             *self.failing_kernels(),
             *self._late_kernels(),
-            *self._floors_of_release(),
-            *self._toolkit_age(),
+            *self._run_time(),
             *(limit for limit, _ in libraries if limit),
             *self._weaker(),
             *self._of_companions(),
@@ -148,10 +148,7 @@ class Limits:
     def _generated(self) -> tuple[tuple[Containers, Verdict], ...]:
         """The kernels that MLIR generated, and how the GPU runs them."""
         held = merged(library.embedded for library in self.facts.own if library.embedded)
-        judged = (
-            (container, judge(self.knowledge, self._accelerator, self.gpu.target, container))
-            for container in held.containers
-        )
+        judged = ((container, judge(self.knowledge, self.gpu, container)) for container in held.containers)
         # A stub has no kernel that could fail.
         return tuple((container, how) for container, how in judged if how and not container.stub)
 
@@ -172,8 +169,7 @@ class Limits:
     def _late_kernels(self) -> Iterator[str]:
         for held, container_verdict in self._generated:
             # If all kernels are compiled at the first start, the verdict already reports this.
-            at_once = self.combined is not None and self.combined.verdict.starts_at_once
-            if container_verdict.runs == "ptx-jit" and at_once:
+            if container_verdict.runs == "ptx-jit" and self.combined.verdict.starts_at_once:
                 kernels = _generated_by_mlir(held)
                 yield f"{kernels} have no machine code for it: the driver compiles each at its first use"
 
@@ -184,7 +180,7 @@ class Limits:
 
     def _weaker(self) -> Iterator[str]:
         """Yield the containers that run worse than the combined verdict says."""
-        weaker = self.combined.weaker if self.combined else ()
+        weaker = self.combined.weaker
         apart = [part for part in weaker if part.linked]
         if apart:
             yield f"{self._collectives()}{self._where(apart)}"
@@ -208,7 +204,7 @@ class Limits:
 
     def _where(self, parts: Sequence[CodePart]) -> str:
         """Return ` (1 of 279 containers of tensorflow/libtensorflow_cc.so.2)` if the containers were counted."""
-        if not self.facts.measured or not self.combined:
+        if not self.facts.measured:
             return ""
         paths = dict.fromkeys(part.path for part in parts)
         every = self.combined.parts
@@ -238,14 +234,11 @@ class Limits:
             return max(below, key=lambda row: Version(row.version), default=None)
         return self.knowledge.toolkit(name, version)
 
-    def _floors_of_release(self) -> Iterator[str]:
-        release = self.facts.release
+    def _run_time(self) -> Iterator[str]:
+        """Yield that XLA ignores the GPU, or that the toolkit, on which XLA relies, does not compile for it."""
+        release, row = self.facts.release, self._toolkit()
         if self.facts.xla and release and not reaches(self._accelerator, self._target, release.xla_floor):
             yield f"XLA ignores this GPU: it uses no GPU below {release.xla_floor[self._accelerator.accelerator]}"
-
-    def _toolkit_age(self) -> Iterator[str]:
-        """Yield that a toolkit does not compile for the GPU: XLA relies on it, and its libraries lack such code."""
-        row = self._toolkit()
         if row is None or not self._accelerator.capabilities:
             return
         number = Capability.of_gpu(self._target).number
@@ -408,7 +401,7 @@ class Limits:
     def _floors(self) -> tuple[_Floor, ...]:
         """The oldest drivers for the wheel's code on the GPU; none without such code."""
         # NVIDIA's tables do not hold for embedded GPUs: their driver comes with the board's system.
-        if self.combined is None or is_embedded(self.knowledge, self.gpu.accelerator, self._target):
+        if not self.combined.parts or is_embedded(self.knowledge, self.gpu.accelerator, self._target):
             return ()
         own, kernels = self.facts.own, self.combined.verdict
         floors = [self._of_toolkit(), self._of_gpu()]

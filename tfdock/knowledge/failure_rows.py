@@ -218,10 +218,10 @@ class Failure(Remedied):
             if not any(self.reads(index, line) is not None for line in lines):
                 raise ValueError(f"patterns[{index}] fires on none of `examples.fires`")
         for text in self.examples.fires:
-            if not any(self._fires(line) for line in text.split("\n")):
+            if not any(self.fires(line) for line in text.split("\n")):
                 raise ValueError(f"no pattern fires on the example {text!r}")
         for text in self.examples.near:
-            if any(self._fires(line) for line in text.split("\n")):
+            if any(self.fires(line) for line in text.split("\n")):
                 raise ValueError(f"a pattern fires on the near miss {text!r}")
         return self
 
@@ -239,7 +239,8 @@ class Failure(Remedied):
             return self.facts[place - len(self.patterns)].found(line)
         return self.patterns[place].match(line, harmless=not self.is_failure)
 
-    def _fires(self, line: str) -> bool:
+    def fires(self, line: str) -> bool:
+        """Return whether a pattern matches a log line."""
         return any(self.reads(place, line) is not None for place in range(len(self.patterns)))
 
 
