@@ -299,6 +299,13 @@ def _made_with(
         found = [row for row in rows if row.bazel_max and lies_within(version, row.bazel_min or "", row.bazel_max)]
     if found:
         return found, [], [*floors, f"{none}; the source of these lists it: `tfdock check` tries a build"]
+    why = [*floors, *(fact for fact in facts if version in fact)]
+    known = f"known are {', '.join(_known_versions(base, rows, part))}"
+    raise ProfileError.of("release-unknown", none, known, why="; ".join(why))
+
+
+def _known_versions(base: KnowledgeBase, rows: Sequence[Release], part: str) -> list[str]:
+    """Return the versions of a part that releases are made with or, of a package, accept; else the known parts."""
     made: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         pairs = [*versions_of(row).items(), *row.requires.items(), *(("python", one) for one in row.pythons)]
@@ -308,9 +315,7 @@ def _made_with(
     if any(part in row.requires for row in rows):
         runs = {one: spans(made[part, one], base.releases) for one in known}
         known = [f"{one} ({', '.join('-'.join(dict.fromkeys(run)) for run in runs[one])})" for one in known]
-    known = known or sorted({"driver", "glibc", *(name for name, _ in made)})
-    why = [*floors, *(fact for fact in facts if version in fact)]
-    raise ProfileError.of("release-unknown", none, f"known are {', '.join(known)}", why="; ".join(why))
+    return known or sorted({"driver", "glibc", *(name for name, _ in made)})
 
 
 def _is_early(base: KnowledgeBase, row: PublishedBuild) -> bool:
