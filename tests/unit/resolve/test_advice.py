@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,12 @@ from tfdock.cli.app import app
 from tfdock.errors import ProfileError
 from tfdock.gpu.devices import judge
 from tfdock.knowledge import loader
+from tfdock.knowledge.fits import toolkit_floor
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.advice import Advice, advise, advise_on, cover, gpus_named
 from tfdock.resolve.gpu_support import target_facts
+from tfdock.types import Version
 
 from ..desk import Desk
 
@@ -623,6 +626,19 @@ def test_a_topic_alone_is_answered_without_a_gpu(words: str, told: str) -> None:
     result = command(*words.split(), columns=1000)
     assert result.exit_code == 0
     assert told in result.stdout
+
+
+def test_the_topic_of_cuda_says_what_the_tables_of_releases_say() -> None:
+    topic = next(row for row in KNOWLEDGE.topics if row.device == "cuda")
+    for release, row in KNOWLEDGE.releases.items():
+        (told,) = KNOWLEDGE.facts(topic, release)
+        cuda, cudnn = (row.support(name).tested or "" for name in ("cuda", "cudnn"))
+        named = re.search(r"CUDA ([\d.]+), cuDNN ([\d.]+)", told)
+        assert named, told
+        assert Version(cuda).matches(Version(named[1]))
+        assert Version(cudnn).matches(Version(named[2]))
+        floors = {toolkit_floor(KNOWLEDGE, "cuda", Version(cuda), wsl=wsl) for wsl in (False, True)}
+        assert {str(floor) for floor in floors} <= {*re.findall(r"\d+(?:\.\d+)+", told)}
 
 
 @pytest.mark.parametrize(
