@@ -64,7 +64,7 @@ def found(*lines: str) -> list[tuple[str, str]]:
         (["tensorflow-1.15.5/a", f"ERROR: {SYMBOL}"], [("bazel_unfit", "low")]),
         (['k.h(116): error: namespace "Eigen::half_impl" has no member "x"'], [("eigen_unfit", "low")]),
         (
-            ["m.c:253:7: error: 'for' loop initial declarations are only allowed in C99 mode"],
+            ["m.cc:253:7: error: 'override' does not name a type"],
             [("gcc_too_old", "medium")],
         ),
         # An address names parts and is about none.
