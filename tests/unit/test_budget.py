@@ -21,9 +21,9 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60  #: What a figure may be below its budget, so that not each line is a change here.
 #: Lines of Python in each package.
 PACKAGES = {
-    "": 750, "api": 125, "bazel": 4695, "bench": 385, "builder": 3130, "ci": 775, "cli": 9885, "diagnose": 1665,
-    "documents": 1540, "engine": 2505, "gpu": 1935, "host": 2755, "images": 2865, "installed": 1505,
-    "knowledge": 3120, "matrix": 1470, "oci": 1365, "offline": 1480, "plan": 3705, "profile": 1460,
+    "": 750, "api": 125, "bazel": 4695, "bench": 385, "builder": 3130, "ci": 775, "cli": 9895, "diagnose": 1630,
+    "documents": 1540, "engine": 2505, "gpu": 1905, "host": 2755, "images": 2865, "installed": 1505,
+    "knowledge": 3125, "matrix": 1470, "oci": 1365, "offline": 1480, "plan": 3705, "profile": 1460,
     "report": 1005, "resolve": 4915, "run": 1460, "trace": 1152, "verify": 2030, "wheel": 3280,
     "wheelhouse": 2055,
 }  # fmt: skip
@@ -32,7 +32,7 @@ ROAD = {
     "builder.build": {"modules": 109, "lines": 22085},
     "cli.commands.build": {"modules": 84, "lines": 17610},
 }
-WHOLE = {"modules": 304, "commands": 28, "options": 78, "lines of tests": 67125, "lines of recordings": 14710}
+WHOLE = {"modules": 304, "commands": 28, "options": 78, "lines of tests": 67140, "lines of recordings": 14720}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 
