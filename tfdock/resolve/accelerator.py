@@ -413,7 +413,16 @@ def _compilers(question: Question, combination: Combination) -> list[str]:
         return [""]
     if question.profile.compiler:
         return [question.profile.compiler]
-    return [default, *(name for name in known if name != default and _is_available(question, combination, name))]
+    names = [default, *(name for name in known if name != default and _is_available(question, combination, name))]
+    # The release has another C++ compiler beside each of them: clang beside clang, gcc beside nvcc.
+    return sorted(names, key=lambda name: not _is_beside_host(question, combination, name))
+
+
+def _is_beside_host(question: Question, combination: Combination, compiler: str) -> bool:
+    """Return whether the release has the profile's C++ compiler beside this compiler of GPU code."""
+    host = question.profile.host_compiler
+    name = host.name if isinstance(host, HostCompiler) else host
+    return bool(name) and combination.release.host_compilers.get(compiler) == name
 
 
 def _is_available(question: Question, combination: Combination, compiler: str) -> bool:
@@ -458,4 +467,6 @@ def _choose_compiler(question: Question, combination: Combination) -> None:
     else:
         # The reason for another compiler is the support that the release's own compiler lacks.
         instead = _with_compiler(question, combination, default or "")
-        notes.choose("compiler", combination.compiler, "compilers.yaml", _finding(instead, DEVICE_RULES))
+        beside = _is_beside_host(question, combination, combination.compiler)
+        why = "the release has this C++ compiler beside it" if beside else _finding(instead, DEVICE_RULES)
+        notes.choose("compiler", combination.compiler, "compilers.yaml", why)

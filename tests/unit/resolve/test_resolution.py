@@ -397,6 +397,14 @@ def test_an_unknown_toolkit_is_a_doubt_and_said_once(made_up: Desk) -> None:
     ]
 
 
+@pytest.mark.parametrize(("host", "compiler"), [("gcc", "nvcc"), ("clang", "clang")])
+def test_gcc_for_the_cpp_code_brings_nvcc_where_the_release_has_them_side_by_side(
+    desk: Desk, host: str, compiler: str
+) -> None:
+    resolution = desk.resolve(f'schema: 1\ntensorflow: "2.15.0"\ngpus: [rtx3080]\nhost_compiler: {host}\n')
+    assert resolution.gpu_compiler == compiler
+
+
 def test_a_clang_that_nobody_compiled_with_is_a_doubt_of_its_own(desk: Desk) -> None:
     clang = 'compiler: clang\nhost_compiler: {name: clang, version: "20"}\n'
     found = desk.problems('schema: 1\ntensorflow: "2.20.0"\ngpus: [rtx3080]\n' + clang)
