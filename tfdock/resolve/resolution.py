@@ -352,7 +352,8 @@ class _Decision:
         """Return the reports about such builds. A tool that was not requested has no version in the result."""
         release, chosen, fork, accelerator = self.release, self.chosen, self.fork, self.chosen.accelerator
         host, toolkit = self.host_compiler, chosen.compiler_version
-        configs = [f"--config={name}" for name in self.profile.bazel.configs]
+        bazel = self.profile.bazel
+        configs = [f"--config={name}" for name in bazel.configs]
         facts = {
             **chosen.components,
             "release": release.release,
@@ -364,8 +365,8 @@ class _Decision:
             "python": self.profile.python or "",
             "compiler": f"{chosen.compiler} {toolkit}".strip() if toolkit[:1].isdigit() else chosen.compiler,
             "host_compiler": f"{host.name} {host.version or ''}".strip(),
-            "bazel": self.profile.bazel.version or "",
-            "options": "\n".join((*configs, *self.profile.bazel.flags, *self.profile.bazel.copts)),
+            "bazel": bazel.version or "",
+            "options": "\n".join((*configs, *bazel.flags, *bazel.copts, *self._cpu_flags)),
         }
         own = (release.gpu_compiler or "") if chosen.compiler else ""
         beside = release.host_compilers.get(own or accelerator.accelerator)
@@ -382,6 +383,8 @@ class _Decision:
         asked |= {name: name for name in ("compiler", "host_compiler") if getattr(self.profile, name)}
         asked |= {"bazel": "bazel.version"} if self.profile.bazel.version else {}
         asked |= {f"--config={name}": path for path, name in asked_configs(self.question)}
+        asked |= {flag: f"bazel.copts[{index}]" for index, flag in enumerate(self.profile.bazel.copts)}
+        asked |= dict.fromkeys(self._cpu_flags, "optimize")
         return asked | {"": self.profile.release_field}
 
     def _python_and_image(self, bases: Bases, bazel: str) -> tuple[str, ImageRow]:
@@ -707,6 +710,14 @@ class _Decision:
 
     # --- the contract ----------------------------------------
 
+    @property
+    def _cpu_flags(self) -> tuple[str, ...]:
+        """The compiler's options for the CPU instructions that the profile asks for."""
+        asked = self.profile.optimize
+        if isinstance(asked, str):
+            return ("-march=native",) if asked == "native" else ()
+        return tuple(f"-m{name}" for name in asked)
+
     def _optimize(self) -> tuple[str, ...]:
         optimize = self.profile.optimize
         if optimize == "portable":
@@ -720,9 +731,8 @@ class _Decision:
             return ()
         if isinstance(optimize, list):
             check_features(self.question, optimize)
-        flags = ("-march=native",) if optimize == "native" else tuple(f"-m{name}" for name in optimize)
-        self.notes.choose("optimize", " ".join(flags), "profile", "as asked")
-        return flags
+        self.notes.choose("optimize", " ".join(self._cpu_flags), "profile", "as asked")
+        return self._cpu_flags
 
     def _facts(
         self, versions: Mapping[str, str], paths: Mapping[str, str], base: Mapping[str, str], optimize: Sequence[str]

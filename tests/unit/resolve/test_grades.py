@@ -230,6 +230,8 @@ def test_what_somebody_saw_fail_is_refused_with_the_error_the_thread_and_what_me
         pytest.param('tensorflow: "1.12.0"\nhost_compiler: {name: gcc, version: "4.4.7"}\n', True, id="4.4"),
         pytest.param('tensorflow: "1.9.0"\nbazel: {version: "0.19.0"}\n', True, id="Bazel without tools/bazel.rc"),
         pytest.param('tensorflow: "1.13.1"\ncuda: "10.1"\n', True, id="cuBLAS outside of the toolkit"),
+        pytest.param('tensorflow: "1.13.1"\noptimize: [avx512f]\n', True, id="AVX512F without AVX512DQ"),
+        pytest.param('tensorflow: "1.13.1"\noptimize: [avx512f, avx512dq]\n', False, id="AVX512F with AVX512DQ"),
     ],
 )  # fmt: skip
 def test_only_the_versions_that_were_seen_to_fail_are_refused(desk: Desk, text: str, fails: bool) -> None:
@@ -237,6 +239,11 @@ def test_only_the_versions_that_were_seen_to_fail_are_refused(desk: Desk, text: 
         desk.resolve(f"schema: 1\n{text}")
         return
     assert "known-to-fail" in codes(desk.problems(f"schema: 1\n{text}"))
+
+
+def test_a_failure_with_instructions_of_the_cpu_is_said_of_the_field_that_asks_for_them(desk: Desk) -> None:
+    (problem,) = desk.problems('schema: 1\ntensorflow: "2.16.1"\noptimize: [avx512fp16]\n')
+    assert (problem.code, problem.field) == ("known-to-fail", "optimize")
 
 
 def test_a_reason_lets_it_pass_and_stands_among_the_choices(desk: Desk) -> None:
