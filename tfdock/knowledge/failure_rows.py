@@ -37,6 +37,8 @@ Has = Annotated[str, StringConstraints(min_length=6, max_length=120, pattern=r"^
 # Also quotes of UTF-8 that were read as Latin-1 or Windows-1252, or were lost (U+FFFD).
 _QUOTES = re.compile("\u00e2\u0080[\u0098\u0099\u009c\u009d]|â€[˜™œ\u009d]|\ufffd{1,3}|[\"'`´‘’‛“”„]")
 _PLAIN = str.maketrans("'`\t", '"" ')
+_WINDOW = " " * 40
+_WRAPPED = re.compile(r"(?<=\S) {40,}(?=\S)")
 # One tool prints different quotes, depending on its version and the language.
 _QUOTE_IN_LITERAL = re.compile("[\"'`]")
 # Text that compilers, shells and builders only repeat: source lines, commands, test names, commit titles, probes.
@@ -426,7 +428,9 @@ _of_line = lru_cache(maxsize=16)  #: One line is compared with several rows.
 def comparable(line: str) -> str:
     """Return a line for matching: every quote character, garbled ones too, is a double quote, and tabs are spaces."""
     # Most lines are ASCII, and a faster translation is enough for these lines.
-    return line.translate(_PLAIN) if line.isascii() else _QUOTES.sub('"', line).replace("\t", " ")
+    line = line.translate(_PLAIN) if line.isascii() else _QUOTES.sub('"', line).replace("\t", " ")
+    # Some terminals copy a wrapped line with the blanks that filled the rest of the window.
+    return _WRAPPED.sub("", line) if _WINDOW in line else line
 
 
 def is_said(line: str) -> bool:
