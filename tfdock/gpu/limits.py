@@ -229,9 +229,9 @@ class Limits:
         version = self.facts.version_of(name)
         brought = self.facts.brought.get(name)
         if brought and not brought.exact:
-            rows = [row for row in self.knowledge.toolkits.values() if row.toolkit == name]
+            rows = self.knowledge.toolkits_of(name)
             below = [row for row in rows if not brought.before or Version(row.version) < Version(brought.before)]
-            return max(below, key=lambda row: Version(row.version), default=None)
+            return below[-1] if below else None
         return self.knowledge.toolkit(name, version)
 
     def _run_time(self) -> Iterator[str]:

@@ -241,7 +241,7 @@ def toolkit_floor(knowledge: KnowledgeBase, toolkit: str, version: Version, *, w
     shared = knowledge.drivers.get((toolkit, str(version.parts[0]) if version.parts else ""))
     if shared is not None:
         return _version_of_driver(shared.linux, shared.windows, wsl=wsl)
-    own = knowledge.toolkits.get((toolkit, str(version.minor)))
+    own = knowledge.toolkit(toolkit, version.text)
     return own_driver(own, wsl=wsl) if own else None
 
 
@@ -344,7 +344,7 @@ def emitted_ptx(knowledge: KnowledgeBase, toolkit: tuple[str, str], compiler: tu
 
     None if not known.
     """
-    row = knowledge.toolkits.get((toolkit[0], str(Version(toolkit[1]).minor)))
+    row = knowledge.toolkit(*toolkit)
     known = [Version(each.ptx) for each in (row, knowledge.compilers.get(compiler)) if each and each.ptx]
     # clang emits its own newest ISA at most, whatever the toolkit knows: clang 18 with CUDA 12.5 gives 8.3.
     return min(known, default=None) if row and row.ptx else None
@@ -352,7 +352,6 @@ def emitted_ptx(knowledge: KnowledgeBase, toolkit: tuple[str, str], compiler: tu
 
 def toolkit_of_ptx(knowledge: KnowledgeBase, toolkit: str, ptx: Version) -> Toolkit | None:
     """Return the oldest toolkit that knows that PTX ISA: its driver is the first that does."""
-    rows = (row for row in knowledge.toolkits.values() if row.toolkit == toolkit and row.ptx)
     # A driver knows the PTX of the toolkit that it came with, and all older PTX.
-    able = (row for row in rows if Version(row.ptx or "") >= ptx)
-    return min(able, key=lambda row: Version(row.version).parts, default=None)
+    rows = knowledge.toolkits_of(toolkit)
+    return next((row for row in rows if row.ptx and Version(row.ptx) >= ptx), None)

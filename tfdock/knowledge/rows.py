@@ -134,6 +134,11 @@ class Row(RowPart):
     note: str | None = None  #: What else to know.
     unverified: bool | str = False  #: The part of the row that nobody has checked; false if all is checked.
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The sources of the row."""
+        return (self.source,) if isinstance(self.source, str) else self.source
+
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:  # noqa: ARG002 - few kinds of rows ask it
         """Return (field, mistake) if the row contradicts the rows of accelerators; else None."""
         return None

@@ -149,8 +149,7 @@ class KnowledgeBase:
         # Imported here: only commands that read a log need it.
         from tfdock.knowledge.failure_rows import Failure, failures_of
 
-        titles = {name: title for row in self.accelerators.values() for name, title in row.titles.items()}
-        reported = failures_of(self.evidence.values(), titles, self.edits)
+        reported = failures_of(self.evidence.values(), self.titles, self.edits)
         return {**{row.id: row for row in reported}, **self.keyed("failures", Failure)}
 
     #: A part that logs show -> row.
@@ -165,6 +164,16 @@ class KnowledgeBase:
     image_tags = _listed(image_rows.ImageTags)  #: Which tags of a repository exist.
     distributions = _keyed(image_rows.Distribution)  #: Name -> row.
     accelerators = _keyed(Accelerator)  #: Name -> row.
+
+    @cached_property
+    def components(self) -> tuple[str, ...]:
+        """The components of all accelerators."""
+        return tuple(dict.fromkeys(name for row in self.accelerators.values() for name in row.components))
+
+    @cached_property
+    def titles(self) -> dict[str, str]:
+        """Component -> its name as people write it."""
+        return {name: title for row in self.accelerators.values() for name, title in row.titles.items()}
 
     def reports_on(self, release: str) -> tuple[ReportedBuild, ...]:
         """Return the reported builds of a minor release, newest first. The rows of other releases are not checked."""
@@ -196,8 +205,7 @@ class KnowledgeBase:
     def cited(self, table: str, row: Row) -> str:
         """Return a row's sources, with their short names explained by the row's table."""
         named = self.sources(table)
-        names = (row.source,) if isinstance(row.source, str) else row.source
-        return "; ".join(named.get(name, name) for name in names)
+        return "; ".join(named.get(name, name) for name in row.sources)
 
     @cached_property
     def own_releases(self) -> dict[str, Release]:
@@ -264,10 +272,20 @@ class KnowledgeBase:
         """Return the row of a toolkit's version; None if the version is not known."""
         return self.toolkits.get((name, str(Version(version).minor)))
 
+    def toolkits_of(self, name: str) -> list[toolkit_rows.Toolkit]:
+        """Return the rows of a toolkit, the oldest version first."""
+        rows = (row for row in self.toolkits.values() if row.toolkit == name)
+        return sorted(rows, key=lambda row: Version(row.version))
+
     def fork(self, release: Release, accelerator: str) -> Fork | None:
         """Return the fork that is the source of a release's builds for an accelerator; None for TensorFlow itself."""
         rows = (row for row in self.forks if row.accelerator == accelerator and applies(release, row.releases))
         return next(rows, None)
+
+    def estimate(self, name: str, release: Release, accelerator: Accelerator) -> release_rows.Estimate | None:
+        """Return the row of a number for builds of a release for an accelerator; None without a row."""
+        rows = (row for row in self.estimates if (row.estimate, row.accelerator) == (name, accelerator.accelerator))
+        return next((row for row in rows if applies(release, row.releases)), None)
 
     def keyed(self, table: str, kind: type[_R], only: _Only | None = None) -> dict[Any, _R]:
         """Return rows by `KEY` (a tuple for several fields); a later file's row replaces an earlier row."""
@@ -293,21 +311,21 @@ class KnowledgeBase:
             if only and isinstance(values, dict) and not only(values):
                 continue
             row = _parse_row(table, index, values, kind)
-            cited = (row.source,) if isinstance(row.source, str) else row.source
             # Otherwise users would see the unexplained short name as the source.
-            if sources is not None and (unknown := [name for name in cited if name not in sources]):
+            if sources is not None and (unknown := [name for name in row.sources if name not in sources]):
                 message = f"source `{unknown[0]}` is not explained in `sources:`"
-                raise table.wrong_row((index, "source"), message, f"the table's `sources:` has: {', '.join(sources)}")
+                fix = f"the table's `sources:` has: {', '.join(sources)}"
+                raise ProfileError(table.problem((index, "source"), message, fix))
             # Checked here and not in the model, because a row alone does not know the accelerators.
             if mistake := row.find_mistake(self):
                 fix = "correct this row, or the rows of `accelerators.yaml`"
-                raise table.wrong_row((index, mistake[0]), mistake[1], fix)
+                raise ProfileError(table.problem((index, mistake[0]), mistake[1], fix))
             key = tuple(getattr(row, field) for field in kind.KEY)
             # A second row with the same key is a mistake within one file; in another file it is an overlay.
             if key and seen.setdefault(key, index) != index:
                 message = f"{_key_text(key)} already has a row, in line {table.place((seen[key],)).line}"
                 fix = "put all fields into one row; a row of an overlay replaces the shipped row"
-                raise table.wrong_row((index,), message, fix)
+                raise ProfileError(table.problem((index,), message, fix))
             checked_rows.append(row)
         return checked_rows
 
@@ -352,9 +370,6 @@ class _Table:
     @cached_property
     def _document(self) -> yaml_nodes.Node:
         return yaml_nodes.parse(self._text, self._file)
-
-    def wrong_row(self, path: tuple[str | int, ...], message: str, fix: str) -> ProfileError:
-        return ProfileError(self.problem(path, message, fix))
 
     def problem(self, path: tuple[str | int, ...], message: str, fix: str) -> Problem:
         return self.place(path).problem(self._file, "knowledge-row", message, fix)

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tfdock.knowledge.release_rows import applies
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.resources import BuildResources
 from tfdock.types import Machine
@@ -158,9 +157,8 @@ def _by_default(resolution: Resolution, jobs: int, knowledge: KnowledgeBase) -> 
 
 
 def _known(resolution: Resolution, knowledge: KnowledgeBase, name: str) -> float | None:
-    accelerator = resolution.accelerator.accelerator
-    rows = (row for row in knowledge.estimates if (row.estimate, row.accelerator) == (name, accelerator))
-    return next((row.value for row in rows if applies(resolution.release, row.releases)), None)
+    row = knowledge.estimate(name, resolution.release, resolution.accelerator)
+    return row.value if row else None
 
 
 def remaining(expected: float | None, elapsed: float, done: int, total: int) -> float | None:

@@ -25,7 +25,6 @@ from tfdock.resolve.profile_changes import (
     asked_version,
     by_distance,
     changed,
-    component_titles,
     describe_change,
     gpu_targets,
     is_set,
@@ -139,7 +138,7 @@ def version(component: str, context: Context) -> str:
 
 def title(component: str, knowledge: KnowledgeBase) -> str:
     """Return a component's name as people write it."""
-    return component_titles(knowledge).get(component, component.capitalize())
+    return knowledge.titles.get(component, component.capitalize())
 
 
 def accelerator(context: Context) -> str:
@@ -271,11 +270,8 @@ def _has(toolkit: str, version: str, target: str, context: Context) -> bool:
 def _versions(name: str, near: str, context: Context, profile: Profile) -> Sequence[str]:
     """Return other versions of a component, or of Python, that the release takes or the rows know."""
     release = context.knowledge.release_of(profile.source.release)
-    known: set[str] = set()
-    if release and name == "python":
-        known = set(release.pythons)
-    elif release and name in release.components:
-        known = known_versions(context.knowledge, release, name)
+    is_listed = release is not None and name in (*release.components, "python")
+    known = known_versions(context.knowledge, release, name) if is_listed else set()
     now = asked_version(profile, name)
     return by_distance(known - {now}, near if Version(near).parts else now)[:_TRIED]
 

@@ -73,7 +73,7 @@ class Wish:
             devices,
             tensorflow=self.release,
             python=lines.pop("python", None),
-            more=_yaml_lines({**({"allow_untested": "true"} if allow_untested else {}), **lines}),
+            more=_yaml_values({**({"allow_untested": "true"} if allow_untested else {}), **lines}),
             versions={name: self.fields[name] for name in devices.accelerator.components if name in self.fields},
             machine=machine,
             describe=self.describe,
@@ -104,20 +104,18 @@ class Wish:
 
         `release` is the release of the named profile. It is written too if the wish sets another field of the source.
         """
-        from tfdock.resolve.starter import device_line  # here, as above
+        from tfdock.resolve.starter import device_field, profile_text  # here, as above
 
-        lines = {"extends": f"extends: {json.dumps(name, ensure_ascii=False)}"}
+        fields = {"extends": json.dumps(name, ensure_ascii=False)}
         if self.gpus:
             devices = self.devices(knowledge, local)
             # Remove the profile's own devices, and the versions and compilers of other accelerators.
-            others = {part for row in knowledge.accelerators.values() for part in row.components}
-            gone = sorted((others - {*devices.accelerator.components}) & {*Profile.model_fields})
+            gone = sorted(({*knowledge.components} - {*devices.accelerator.components}) & {*Profile.model_fields})
             gone += [] if devices.accelerator.compilers else ["compiler"]
-            lines |= {name: f"{name}: null" for name in ("accelerator", "gpus", *gone)}
-            line = device_line(knowledge, devices, self.release or release)
-            lines[line.partition(":")[0]] = line
+            fields |= dict.fromkeys(("accelerator", "gpus", *gone), "null")
+            fields |= device_field(knowledge, devices, self.release or release)
         source = {"tensorflow.release": release} if self.source else {}
-        return "\n".join({**lines, **_yaml_lines({**source, **self.fields})}.values()) + "\n"
+        return profile_text({**fields, **_yaml_values({**source, **self.fields})})
 
     def devices(self, knowledge: KnowledgeBase, local: Sequence[str]) -> StarterDevices:
         """Return the devices of the GPUs; raises ProfileError."""
@@ -168,8 +166,8 @@ def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: 
     return Wish(tuple(words), said)
 
 
-def _yaml_lines(fields: Mapping[str, str]) -> dict[str, str]:
-    """Return the line of each top field of a profile; text is quoted, since to YAML `3.10` is a number."""
+def _yaml_values(fields: Mapping[str, str]) -> dict[str, str]:
+    """Return the value of each top field of a profile; text is quoted, since to YAML `3.10` is a number."""
     tree: dict[str, Any] = {}
     for name, value in fields.items():
         *path, last = name.split(".")
@@ -186,7 +184,7 @@ def _yaml_lines(fields: Mapping[str, str]) -> dict[str, str]:
         # For a whole list or map, the profile reader reports the number of the entry.
         if isinstance(inner, dict) and last in inner:
             inner[last] = json.dumps(inner[last])
-    return {name: f"{name}: {_flow(value)}" for name, value in tree.items()}
+    return {name: _flow(value) for name, value in tree.items()}
 
 
 def _flow(value: str | Mapping[str, Any]) -> str:

@@ -103,9 +103,8 @@ def _evidence(question: Question) -> Iterable[tuple[str, str]]:
 
 def component_fields(question: Question) -> dict[str, str]:
     """Return component -> the profile's field for its version, for all known components and those in the profile."""
-    names = {name for row in question.knowledge.accelerators.values() for name in row.components}
-    profile = question.profile
-    fields = {name: name if hasattr(profile, name) else f"components.{name}" for name in sorted(names)}
+    profile, names = question.profile, sorted(question.knowledge.components)
+    fields = {name: name if hasattr(profile, name) else f"components.{name}" for name in names}
     return fields | {name: f"components.{name}" for name in profile.components}
 
 
@@ -159,7 +158,12 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
         asked=asked,
         fields=component_fields(question),
         # A list of targets is complete. GPUs beside the list are only checked against it.
-        targets=listed or _targets_of(release, accelerator, gpus),
+        targets=listed
+        or [
+            RequestedBuild(target=own_target(release, accelerator, gpu.target), path=path, gpu=gpu)
+            for path, gpu in gpus
+            if gpu.accelerator == accelerator.accelerator  # another family is refused as accelerator-conflict
+        ],
         compiler_asked=bool(question.profile.compiler),
         xla=question.profile.xla,
         served=gpus if listed else (),
@@ -226,15 +230,6 @@ def _refuse_other_machines(
             fix=(f"build it on {machine}{base}", f"name a GPU of {here} machines"),
             weight="error" if certain else "warning",
         )
-
-
-def _targets_of(release: Release, accelerator: Accelerator, gpus: Sequence[tuple[str, Gpu]]) -> list[RequestedBuild]:
-    """Return one exact target for each GPU."""
-    return [
-        RequestedBuild(target=own_target(release, accelerator, gpu.target), path=path, gpu=gpu)
-        for path, gpu in gpus
-        if gpu.accelerator == accelerator.accelerator  # another family is refused as accelerator-conflict
-    ]
 
 
 def _official_targets(question: Question, combination: Combination) -> list[RequestedBuild]:

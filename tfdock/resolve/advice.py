@@ -49,10 +49,10 @@ from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
 from tfdock.resolve.gpu_support import apart, release_named, spans, taken_versions
-from tfdock.resolve.profile_changes import is_set
+from tfdock.resolve.profile_changes import Change, is_set, yaml_text
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.resolve import resolve_text
-from tfdock.resolve.starter import StarterDevices, starter
+from tfdock.resolve.starter import StarterDevices, profile_text, starter
 from tfdock.types import Capability, Host, Version, same_minor
 
 OFFICIAL_PROJECT = "tensorflow"  #: The project of official wheels for most releases and accelerators.
@@ -63,8 +63,8 @@ _FILLERS = re.compile(
     "supports?|tensorflow|tf|the|to|use|versions?|what|which|will|with|works?"
 )
 _PLAIN = "cpu"  #: The word for a machine without GPU.
-# Comments, with `# ` in front, must fit a terminal of 80 columns.
-_COMMENT_COLUMNS = 78
+# Comments, after `# `, must fit a terminal of 80 columns.
+_COMMENT_COLUMNS = 76
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,9 +255,8 @@ def advise_on(
 
 def _check_needs_no_gpu(knowledge: KnowledgeBase, parts: Mapping[str, str], notes: Sequence[str]) -> None:
     """Raise ProfileError, with the notes, if a part is for GPUs: no answer fits without the GPU's name."""
-    components = {name for row in knowledge.accelerators.values() for name in row.components}
     for part, version in parts.items():
-        if part in components or any(row.is_for(part, version) for row in knowledge.published_builds):
+        if part in knowledge.components or any(row.is_for(part, version) for row in knowledge.published_builds):
             pair = f"{part} {version}"
             fix = f"name the GPU: `tfdock advise GPU {pair}`; `tfdock releases {pair}` lists releases"
             message = f"`{pair}` is for a GPU, and no GPU is named"
@@ -346,16 +345,15 @@ def advise(
     Raises ProfileError for an unknown release.
     """
     # Compare as versions: as text, 2.9 is above 2.21.
-    newest = max(knowledge.releases, key=Version)
-    release, version = release_named(knowledge, newest if tensorflow is None else tensorflow)
+    order = sorted(knowledge.releases.values(), key=lambda row: Version(row.release), reverse=True)
+    release, version = release_named(knowledge, order[0].release if tensorflow is None else tensorflow)
     wanted = _Wanted(knowledge=knowledge, gpus=gpus, python=python, device=device, parts=parts or {})
-    compatibilities = tuple(wanted.on_official(release, gpu) for gpu in gpus)
+    compatibilities = wanted.on_official(release)
     offer, refused = wanted.offer(release, version)
     # If the offer is of the requested release, no untested profile is needed beside it.
     own = offer is not None and offer.release is release
     untested = None if own else wanted.try_release(release, version, allow_untested=True)[0]
     planned = offer or untested
-    order = sorted(knowledge.releases.values(), key=lambda row: Version(row.release), reverse=True)
     native = next(filter(None, map(wanted.native_of, order)), None)
     # Without a requested release, an official wheel that runs natively makes a build unnecessary. A wheel for a CUDA
     # that pip does not install is old: if a newer release can be built for the GPUs, the build comes first.
@@ -370,7 +368,7 @@ def advise(
         release=release,
         version=version,
         python=python,
-        wheel=wanted.official_wheel(release, version, compatibilities),
+        wheel=wanted.official_wheel(release, version),
         gpus=compatibilities,
         native=native,
         instead=instead,
@@ -400,16 +398,12 @@ def _advise_without_gpu(wanted: _Wanted, tensorflow: str | None, machine: str) -
     Raises ProfileError for an unknown release or without a wheel; Incompatible if a build is needed and refused.
     """
     knowledge, python, device = wanted.knowledge, wanted.python, wanted.device
-    rows = knowledge.releases.values()
-    able = (row for row in rows if row.pythons and (python is None or row.official_patch(row.newest, python)))
-    taking = {row.release: row for row in able}
-    newest = max(taking, key=Version, default=max(knowledge.releases, key=Version))
+    having = {name for name, row in knowledge.releases.items() if row.pythons and wanted.native_of(row)}
+    newest = max(having or knowledge.releases, key=Version)
     release, version = release_named(knowledge, tensorflow or newest)
-    near = next((row for row in _by_nearness(knowledge, release) if row.release in taking), None)
-    wheel = wanted.official_wheel(release, version, ())
-    native: AdvisedWheel | None = wheel
-    if release.release not in taking:
-        native = wanted.official_wheel(near, near.newest, ()) if near else None
+    wheel = wanted.official_wheel(release, version)
+    near = (wanted.native_of(row) for row in _by_nearness(knowledge, release) if row.release in having)
+    native = wheel if release.release in having else next(near, None)
     start = None
     if not wanted.unbuilt and (native is wheel or not device):
         devices = StarterDevices(accelerator=wanted.accelerator)
@@ -473,13 +467,12 @@ def same_official(
     wanted = _Wanted(knowledge=knowledge, gpus=gpus, python=resolution.python)
     if not wanted.native_of(release):
         return None
-    compatibilities = [wanted.on_official(release, gpu) for gpu in wanted.gpus]
-    wheel = wanted.official_wheel(release, str(resolution.version), compatibilities)
+    wheel = wanted.official_wheel(release, str(resolution.version))
     tested = {name: release.support(name).tested for name in resolution.components}
     # A user who builds for another CUDA has this CUDA installed.
     if any(version and not same_minor(resolution.components[name], version) for name, version in tested.items()):
         return None
-    return wheel, names, any(one.limits for one in compatibilities)
+    return wheel, names, any(one.limits for one in wanted.on_official(release))
 
 
 def gpus_named(knowledge: KnowledgeBase, names: Sequence[str]) -> tuple[Gpu, ...]:
@@ -586,7 +579,7 @@ class _Wanted:
 
     # --- the official wheel ---------------------------------------------------------------------------------------
 
-    def official_wheel(self, release: Release, version: str, gpus: Sequence[Compatibility]) -> AdvisedWheel:
+    def official_wheel(self, release: Release, version: str) -> AdvisedWheel:
         """Return a release's official wheel for these GPUs; of several accelerators, for the first.
 
         It is an earlier patch release than `version` if only that one has a wheel for the Python.
@@ -606,6 +599,7 @@ class _Wanted:
         numbers = ((name, f"{number}{later.format(number.partition('.')[0])}") for name, number in tested if number)
         needs = tuple(f"{accelerator.titles.get(name, name)} {number}" for name, number in numbers)
         targets = release.official_targets.get(accelerator.accelerator, ())
+        served = self.on_official(release) if extra else ()
         # With newer versions of these packages the wheel cannot be imported.
         kept = (row for row in self.knowledge.requirement_limits if row.unstated and applies(release, row.releases))
         limits = tuple(f"{row.package}{row.limit}" for row in kept)
@@ -619,7 +613,7 @@ class _Wanted:
             installs=tuple(able) if extra else pythons,
             system="" if self.gpus and not targets else self.system(release, version),
             needs=() if extra else needs,
-            pins=tuple(dict.fromkeys(pin for gpu in gpus if extra for pin in gpu.pins)) + limits,
+            pins=tuple(dict.fromkeys(pin for gpu in served for pin in gpu.pins)) + limits,
         )
 
     def system(self, release: Release, version: str) -> str:
@@ -640,11 +634,10 @@ class _Wanted:
         """Return the official wheel of a release if it runs on all GPUs without JIT, else None."""
         if self.mixed or (self.python is not None and not release.official_patch(release.newest, self.python)):
             return None
-        compatibilities = [self.on_official(release, gpu) for gpu in self.gpus]
         # JIT takes half an hour at the first start: a wheel that needs it is no replacement for a build.
-        if not all(compatibility.starts_at_once for compatibility in compatibilities):
+        if not all(compatibility.starts_at_once for compatibility in self.on_official(release)):
             return None
-        return self.official_wheel(release, release.newest, compatibilities)
+        return self.official_wheel(release, release.newest)
 
     def published_builds(self, asked: str | None) -> tuple[PublishedBuild, ...]:
         """Return the published builds for all GPUs, the newest first: of the release, or else of any."""
@@ -668,8 +661,11 @@ class _Wanted:
         fits = row.accelerator == gpu.accelerator and machine in row.machines
         return fits and bool(targets & {*row.targets} if row.targets else used)
 
-    def on_official(self, release: Release, gpu: Gpu) -> Compatibility:
-        """Return how the release's official wheel serves a GPU."""
+    def on_official(self, release: Release) -> tuple[Compatibility, ...]:
+        """Return how the release's official wheel serves each GPU."""
+        return tuple(self._on_official(release, gpu) for gpu in self.gpus)
+
+    def _on_official(self, release: Release, gpu: Gpu) -> Compatibility:
         accelerator = self.knowledge.accelerators[gpu.accelerator]
         # A branch alone (`525`) is no driver that a limit can be compared with.
         driver = self.parts.get("driver", "")
@@ -696,8 +692,6 @@ class _Wanted:
             return offer, refused  # another release would not change this
         near = None
         for other in _by_nearness(self.knowledge, release):
-            if not self._may_take(other):
-                continue
             accepted, _ = self.try_release(other, other.newest)
             # Machine code and libraries for exactly these GPUs justify a more distant release.
             if accepted and self._has_code_for_each(accepted):
@@ -719,19 +713,19 @@ class _Wanted:
         """Return an accepted profile, or the problems of the first attempt, with suggestions if `suggest` is set."""
         if self.unbuilt or (len(self.names) < len(self.gpus) and self.mixed):
             return None, ()  # one profile cannot list targets of several accelerators
-        draft = _Draft(version=version, python=self.python, gpus=self.names, untested=allow_untested)
-        first: tuple[Problem, ...] = ()
-        for targets in self._target_lists(release):
-            for xla in (True, False):
+        first, listed = tuple[Problem, ...](), self.accelerator.target_field
+        comments = {"xla": "XLA uses no GPU of this age.", "allow_untested": "Nobody is known to have tested this."}
+        for targets, comment in self._target_lists(release):
+            for xla in (None, False):
+                head = {"tensorflow": version, "python": self.python, "gpus": self.names, listed: targets}
+                last = {"xla": xla, "allow_untested": allow_untested or None}
+                comments[listed] = comment
                 try:
-                    wanted = replace(draft, targets=targets, xla=xla)
                     # One search for fixes is enough, because the search is slow.
-                    found = wanted.resolve(self.knowledge, suggest=suggest and not first)
+                    found = self._accepted(release, {**head, **last}, comments, suggest=suggest and not first)
                     # Resolve once more with all choices written out: the offered text itself must be accepted.
-                    own = found.source.location == release.repository
-                    fork = "" if own else f"From {found.source.location}, {found.source.refs[0]}."
-                    exact = replace(wanted, chosen=tuple(_changed_choices(release, found)), source=fork)
-                    resolution = exact.resolve(self.knowledge)
+                    chosen, reasons = _changed_choices(release, found.resolution)
+                    accepted = self._accepted(release, {**head, **chosen, **last}, {**comments, **reasons})
                 except Incompatible as error:
                     first = first or error.problems
                     if any(problem.code != "xla-floor" for problem in error.problems):
@@ -739,16 +733,24 @@ class _Wanted:
                     continue
                 if self.elsewhere:
                     return None, ()  # the rules do not refuse a bare target for its machine, so refuse it here
-                return AcceptedProfile(text=exact.text(), release=release, resolution=resolution), ()
+                return accepted, ()
         return None, first
 
-    def _target_lists(self, release: Release) -> Iterator[tuple[str, str, str]]:
-        """Yield (field, list, comment) to try, smallest first; empty if the names of the GPUs suffice."""
-        field = self.accelerator.target_field
+    def _accepted(
+        self, release: Release, fields: Change, comments: Mapping[str, str], *, suggest: bool = False
+    ) -> AcceptedProfile:
+        """Return a profile with the fields that have a value, each after its comment; raises Incompatible."""
+        values = {name: yaml_text(value) for name, value in fields.items() if value not in (None, ())}
+        wrapped = {name: textwrap.fill(comment, _COMMENT_COLUMNS) for name, comment in comments.items()}
+        text = profile_text({"schema": "1", **values}, wrapped)
+        found = resolve_text(text, self.knowledge, file=_FILE, machine=OFFICIAL_MACHINE, suggest=suggest)
+        return AcceptedProfile(text=text, release=release, resolution=found)
+
+    def _target_lists(self, release: Release) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield (list, comment) to try, smallest first; empty if the names of the GPUs suffice."""
         bare = len(self.names) < len(self.gpus)
         if not self.accelerator.capabilities or self.mixed:
-            targets = sorted_targets(gpu.target for gpu in self.gpus)
-            yield (field, f"[{', '.join(targets)}]", "") if bare else ("", "", "")
+            yield sorted_targets(gpu.target for gpu in self.gpus) if bare else (), ""
             return
         exact = self._exact_targets(release)
         # A release with the format `dotted` takes `x.y`, which always means SASS and PTX.
@@ -759,10 +761,9 @@ class _Wanted:
         fewest = (cover(self.knowledge, self.gpus, ptx=ptx, able=known) for known in (None, able))
         for targets in dict.fromkeys(fewest):
             if targets == exact and not bare:
-                yield "", "", ""
+                yield (), ""
             elif targets:
-                comment = "" if targets == exact else f"The fewest targets that run on {whom} without JIT."
-                yield field, f"[{', '.join(targets)}]", comment
+                yield targets, "" if targets == exact else f"The fewest targets that run on {whom} without JIT."
 
     def _exact_targets(self, release: Release) -> tuple[str, ...]:
         """Return each GPU's own target, in the release's notation."""
@@ -771,27 +772,14 @@ class _Wanted:
     def _compilable_targets(self, release: Release) -> set[str]:
         """Return the targets that any toolkit of the release can compile for (`86`, `gfx90a`)."""
         name = self.accelerator.toolkit or ""
-        minors = {str(Version(version).minor) for version in taken_versions(release.support(name))}
-        rows = [row for key, row in self.knowledge.toolkits.items() if key[0] == name and key[1] in minors]
-        return {number for row in rows for number in row.targets}
-
-    def _may_take(self, release: Release) -> bool:
-        """Return whether a release is worth resolving: it uses such GPUs, and one of its toolkits supports them."""
-        able = self._compilable_targets(release)
-        served = (
-            bool(cover(self.knowledge, self.gpus, able=able))
-            if self.accelerator.capabilities
-            else {gpu.target for gpu in self.gpus} <= able
-        )
-        return served and all(is_used(release, self.accelerator, gpu.target) for gpu in self.gpus)
+        rows = (self.knowledge.toolkit(name, version) for version in taken_versions(release.support(name)))
+        return {number for row in rows if row for number in row.targets}
 
     # --- sizes ----------------------------------------------------------------------------------------------------
 
     def estimate(self, name: str, release: Release) -> Estimate | None:
         """Return the row of a measured number for such wheels of a release; None without a row."""
-        family = self.accelerator.accelerator
-        rows = (row for row in self.knowledge.estimates if (row.estimate, row.accelerator) == (name, family))
-        return next((row for row in rows if applies(release, row.releases)), None)
+        return self.knowledge.estimate(name, release, self.accelerator)
 
     def figures(self, release: Release) -> Iterable[Estimate]:
         """Return the measured numbers for sizes and times, and the numbers to compare with."""
@@ -821,12 +809,14 @@ class _Wanted:
 
     def size_with_code_for_each(self, offer: AcceptedProfile) -> SizePlan | None:
         """Return the size of a longer list, with code for exactly each GPU, if the release accepts this list."""
-        draft = _Draft(version=str(offer.resolution.version), python=None, gpus=self.names)
-        if len(self.names) < len(self.gpus):
-            exact = self._exact_targets(offer.release)
-            draft = replace(draft, targets=(self.accelerator.target_field, f"[{', '.join(exact)}]", ""))
+        exact = self._exact_targets(offer.release) if len(self.names) < len(self.gpus) else ()
+        fields = {
+            "tensorflow": str(offer.resolution.version),
+            "gpus": self.names,
+            self.accelerator.target_field: exact,
+        }
         try:
-            targets = draft.resolve(self.knowledge).targets
+            targets = self._accepted(offer.release, fields, {}).resolution.targets
         except Incompatible:
             return None
         return self.size(offer.release, targets) if len(targets) > len(offer.resolution.targets) else None
@@ -842,50 +832,18 @@ def _by_nearness(knowledge: KnowledgeBase, release: Release) -> list[Release]:
     return [*order[place + 1 :], *reversed(order[:place])]
 
 
-def _changed_choices(release: Release, resolution: Resolution) -> Iterator[tuple[str, str, str]]:
-    """Yield (field, value, reason) of each choice that differs from the release's defaults because of the GPUs."""
-    reasons = {choice.field: choice.reason for choice in resolution.choices}
-    for name, value in resolution.components.items():
-        tested = release.support(name).tested
-        # The row may have a minor version, which any of its patch releases matches.
-        if tested is None or not Version(value).matches(Version(tested)):
-            yield name, value, reasons.get(name, "")
+def _changed_choices(release: Release, resolution: Resolution) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the choices that differ from the release's defaults because of the GPUs, and reasons for comments."""
+    # The row may have a minor version, which any of its patch releases matches.
+    chosen = {
+        name: version
+        for name, version in resolution.components.items()
+        if not (tested := release.support(name).tested) or not Version(version).matches(Version(tested))
+    }
     if resolution.gpu_compiler and resolution.gpu_compiler != release.gpu_compiler:
-        yield "compiler", resolution.gpu_compiler, reasons.get("compiler", "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Draft:
-    """A draft of a profile. `targets` is a field, its list, and a comment; `chosen` are (field, value, reason)."""
-
-    version: str
-    python: str | None
-    gpus: tuple[str, ...]
-    untested: bool = False
-    xla: bool = True
-    targets: tuple[str, str, str] = ("", "", "")
-    chosen: tuple[tuple[str, str, str], ...] = ()
-    source: str = ""
-
-    def resolve(self, knowledge: KnowledgeBase, *, suggest: bool = False) -> Resolution:
-        """Return the resolution of the profile; raises Incompatible."""
-        return resolve_text(self.text(), knowledge, file=_FILE, machine=OFFICIAL_MACHINE, suggest=suggest)
-
-    def text(self) -> str:
-        """Return the profile's YAML, with comments on separate lines."""
-        lines = ["schema: 1", *_comment(self.source), f'tensorflow: "{self.version}"']
-        lines += [f'python: "{self.python}"'] if self.python else []
-        lines += [f"gpus: [{', '.join(self.gpus)}]"] if self.gpus else []
-        field, targets, comment = self.targets
-        lines += [*_comment(comment), f"{field}: {targets}"] if field else []
-        for name, value, reason in self.chosen:
-            # YAML would read `12.10` as the number 12.1.
-            written = value if value.isalpha() else f'"{value}"'
-            lines += [*_comment(f"{reason[:1].upper()}{reason[1:]}." if reason else ""), f"{name}: {written}"]
-        lines += [] if self.xla else ["# XLA uses no GPU of this age.", "xla: false"]
-        lines += ["# Nobody is known to have tested this.", "allow_untested: true"] if self.untested else []
-        return "\n".join(lines) + "\n"
-
-
-def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, _COMMENT_COLUMNS, initial_indent="# ", subsequent_indent="# ")
+        chosen["compiler"] = resolution.gpu_compiler
+    reasons = {choice.field: choice.reason for choice in resolution.choices if choice.field in chosen}
+    comments = {name: f"{reason[:1].upper()}{reason[1:]}." for name, reason in reasons.items() if reason}
+    if resolution.source.location != release.repository:
+        comments["tensorflow"] = f"From {resolution.source.location}, {resolution.source.refs[0]}."
+    return chosen, comments

@@ -116,10 +116,7 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
     family = accelerator.accelerator
     written = exact_target(accelerator, target)
     number = target_number(written)
-    rows = sorted(
-        (row for row in knowledge.toolkits.values() if row.toolkit == accelerator.toolkit),
-        key=lambda row: Version(row.version),
-    )
+    rows = knowledge.toolkits_of(accelerator.toolkit or "")
     gpu = knowledge.gpus.get(name)
     newest = Version(gpu.toolkit_max) if gpu and gpu.toolkit_max else Version(rows[-1].version) if rows else None
     able = [row for row in rows if number in row.targets and newest and Version(row.version) <= newest]
@@ -251,7 +248,7 @@ def toolkit_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
     """Return, as text, which toolkit versions compile for a target: `CUDA 12.8 or newer`."""
     titles = knowledge.accelerators[facts.accelerator].titles
     name = titles.get(facts.toolkit, facts.toolkit or facts.accelerator)
-    known = [row.version for row in knowledge.toolkits.values() if row.toolkit == facts.toolkit]
+    known = [row.version for row in knowledge.toolkits_of(facts.toolkit)]
     if not facts.toolkits:
         return f"no {name} is known to support it"
     return f"{name} {_range_words(spans(facts.toolkits, known), facts.last_toolkit)}"

@@ -99,11 +99,13 @@ def asked_version(profile: Profile, component: str) -> str:
 
 
 def known_versions(knowledge: KnowledgeBase, release: Release | None, component: str) -> set[str]:
-    """Return the versions of a component that a release accepts; all versions if the release has no list."""
+    """Return the versions of a component, or of Python, that a release accepts; all if the release has no list."""
+    if component == "python":
+        return {*release.pythons} if release else set()
     support = release.support(component) if release else Support()
     known = support.known
     if not support.closed:
-        known |= {row.version for row in knowledge.toolkits.values() if row.toolkit == component}
+        known |= {row.version for row in knowledge.toolkits_of(component)}
     return known
 
 
@@ -121,11 +123,6 @@ def by_distance(versions: Iterable[str], asked: str | None, first: str | None = 
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
-
-
-def component_titles(knowledge: KnowledgeBase) -> dict[str, str]:
-    """Return component -> its name as people write it, for all accelerators."""
-    return {name: title for row in knowledge.accelerators.values() for name, title in row.titles.items()}
 
 
 def describe_change(change: Change, profile: Profile) -> str:
@@ -147,8 +144,8 @@ def as_yaml(change: Change, profile: Profile) -> tuple[dict[str, str | None], di
     maps = {path.partition(".")[0] for path in change if "." in path}
     whole = {field: _complete_map(field, change, after) for field in maps}
     return (
-        {path: None if value is None else _yaml(value) for path, value in change.items()},
-        {field: _yaml(value) if value else None for field, value in whole.items()},
+        {path: None if value is None else yaml_text(value) for path, value in change.items()},
+        {field: yaml_text(value) if value else None for field, value in whole.items()},
     )
 
 
@@ -163,12 +160,12 @@ def _complete_map(field: str, change: Change, after: Profile) -> Mapping[str, ob
     return {name: inner[name] for name in order if inner[name] is not None}
 
 
-def _yaml(value: object) -> str:
+def yaml_text(value: object) -> str:
     """Return a value as written in a profile: numbers bare, versions in quotes, lists and maps in brackets."""
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{name}: {_yaml(item)}' for name, item in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_yaml, value))}]"
+        return f"{{{', '.join(f'{name}: {yaml_text(item)}' for name, item in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(yaml_text, value))}]"
     # `True` is `true` in YAML.
     if isinstance(value, bool | int | float):
         return str(value).lower()

@@ -167,9 +167,9 @@ def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
         if not known or any(Version(patch).matches(Version(version)) for patch in known):
             continue
         # A version above all rows may have been released since. Any other unknown version was never published.
-        toolkits = [row.patches for row in combination.knowledge.toolkits.values() if row.toolkit == name]
-        others = [row.patches for row in combination.knowledge.libraries if row.component == name]
-        newer = Version(version) > max(Version(patch) for patches in (*toolkits, *others) for patch in patches)
+        rows: list[Toolkit | LibraryRow] = [*combination.knowledge.toolkits_of(name)]
+        rows += (row for row in combination.knowledge.libraries if row.component == name)
+        newer = Version(version) > max(Version(patch) for row in rows for patch in row.patches)
         yield RuleFinding(
             code="version-unknown",
             path=combination.place(name),
@@ -191,9 +191,7 @@ def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
     name = combination.accelerator.toolkit
     if not name or combination.toolkit or not combination.toolkit_version:
         return
-    known = sorted(
-        (row.version for row in combination.knowledge.toolkits.values() if row.toolkit == name), key=Version
-    )
+    known = [row.version for row in combination.knowledge.toolkits_of(name)]
     # A newer version may have been released, and an older one may be missing. Between known versions there is no
     # other version.
     between = bool(known) and Version(known[0]) < Version(combination.toolkit_version).minor < Version(known[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -102,8 +102,8 @@ def starter(
 ) -> Starter:
     """Return an accepted profile for the requested release, or else for the newest possible release.
 
-    `more` are further lines of the profile, by their field. A release tested with the `versions` of components comes
-    before newer releases that only list them. `describe` writes the suggestions of a refusal.
+    `more` are further fields of the profile, as YAML. A release tested with the `versions` of components comes before
+    newer releases that only list them. `describe` writes the suggestions of a refusal.
 
     Raises ProfileError, or Incompatible with the reasons of the requested or newest release, or with one reason if no
     release supports all devices together.
@@ -115,16 +115,20 @@ def starter(
     try:
         releases = _releases(knowledge, devices, tensorflow, python)
         releases.sort(key=lambda release: not _tested(knowledge.releases.get(release), versions))
-        draft = [*_lines(knowledge, devices, releases[0], python), *more.values()]
-        profile, resolver = read_text("\n".join(draft), knowledge, machine=machine)
+        draft = profile_text({**_fields(knowledge, devices, releases[0], python), **more})
+        profile, resolver = read_text(draft, knowledge, machine=machine)
         found, resolution = _newest(profile, replace(resolver, describe=describe), devices, releases, versions)
         full = _listed_versions(resolution.release, versions)
-        more = {**more, **{name: f"{name}: {json.dumps(version)}" for name, version in full.items()}}
+        more = {**more, **{name: json.dumps(version) for name, version in full.items()}}
         # Write out every version: today's choice must not change when knowledge grows.
         others = {name: version for name, version in resolution.components.items() if name not in more}
-        lines = [*_lines(knowledge, devices, str(resolution.version), resolution.python, others), *more.values()]
-        lines += [] if resolution.xla or "xla" in more else ["xla: false"]
-        text = "".join(f"{line}\n" for line in _commented(devices, lines, more, newest=not (tensorflow or versions)))
+        fields = {**_fields(knowledge, devices, str(resolution.version), resolution.python, others), **more}
+        if not resolution.xla:
+            fields.setdefault("xla", "false")
+        comments = _comments(devices, newest=not (tensorflow or versions))
+        # Fields that the user asked for have no comment.
+        comments = {name: comment for name, comment in comments.items() if name not in more}
+        text = profile_text(fields, comments)
         return Starter(text=text, resolution=resolve_text(text, knowledge, machine=machine), choices=found.choices)
     except (ProfileError, Incompatible) as error:
         # The text is not in a file yet, so its line numbers mean nothing.
@@ -208,24 +212,33 @@ def _listed_versions(release: Release | None, versions: Mapping[str, str]) -> di
     return full
 
 
-def _lines(
+def profile_text(fields: Mapping[str, str], comments: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the text of a profile with these fields, whose values are YAML, each after its comment."""
+    lines = []
+    for name, value in fields.items():
+        lines += [*(f"# {line}" for line in comments.get(name, "").splitlines()), f"{name}: {value}"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _fields(
     knowledge: KnowledgeBase,
     devices: StarterDevices,
     release: str,
     python: str | None,
-    versions: Mapping[str, str] | None = None,
-) -> list[str]:
-    """Return the profile's lines, with the `versions` of components."""
+    versions: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
+    """Return the profile's fields, with the `versions` of components."""
+    named = {name: version for name, version in versions.items() if name in Profile.model_fields}
+    others = {name: version for name, version in versions.items() if name not in named}
     # In quotes: YAML would read `2.10` as the number 2.1.
-    lines = ["schema: 1", f"tensorflow: {json.dumps(release)}"]
-    lines += [f"python: {json.dumps(python)}"] if python else []
-    lines.append(device_line(knowledge, devices, release))
-    components = dict(versions or {})
-    fields = [name for name in components if name in Profile.model_fields]
-    lines += [f"{name}: {json.dumps(components.pop(name))}" for name in fields]
-    if components:
-        lines.append(f"components: {json.dumps(components)}")
-    return lines
+    return {
+        "schema": "1",
+        "tensorflow": json.dumps(release),
+        **({"python": json.dumps(python)} if python else {}),
+        **device_field(knowledge, devices, release),
+        **{name: json.dumps(version) for name, version in named.items()},
+        **({"components": json.dumps(others)} if others else {}),
+    }
 
 
 def taken_targets(knowledge: KnowledgeBase, devices: StarterDevices, release: str) -> list[str]:
@@ -237,35 +250,30 @@ def taken_targets(knowledge: KnowledgeBase, devices: StarterDevices, release: st
     return [taken_target(row, devices.accelerator, target) for target in devices.targets]
 
 
-def device_line(knowledge: KnowledgeBase, devices: StarterDevices, release: str) -> str:
-    """Return the line of a profile that names the devices, for a release."""
+def device_field(knowledge: KnowledgeBase, devices: StarterDevices, release: str) -> dict[str, str]:
+    """Return the field of a profile that names the devices, for a release."""
     if devices.gpus:
-        return f"gpus: [{', '.join(gpu.gpu for gpu in devices.gpus)}]"
+        return {"gpus": f"[{', '.join(gpu.gpu for gpu in devices.gpus)}]"}
     if devices.targets:
-        return f"{devices.accelerator.target_field}: [{', '.join(taken_targets(knowledge, devices, release))}]"
-    return f"accelerator: {devices.accelerator.accelerator}"
+        return {devices.accelerator.target_field: f"[{', '.join(taken_targets(knowledge, devices, release))}]"}
+    return {"accelerator": devices.accelerator.accelerator}
 
 
-def _commented(
-    devices: StarterDevices, lines: Sequence[str], asked: Container[str], *, newest: bool
-) -> Iterator[str]:
-    """Yield the lines, each after a comment that explains it. Fields that the user `asked` for have no comment."""
+def _comments(devices: StarterDevices, *, newest: bool) -> dict[str, str]:
+    """Return the comment that explains each field."""
     release = "The newest release that can be built this way" if newest else "The release"
+    targets = "Code for these targets only; `compute_86` adds PTX for newer GPUs."
     comments = {
+        "schema": f"A TensorFlow wheel for {devices.words}. `tfdock schema` lists all fields.",
         "tensorflow": f"{release}; `tfdock releases` lists all.",
         "python": "The Python the wheel is for.",
         "gpus": "Machine code for exactly these GPUs; `tfdock gpus` knows the names, `local` is this machine's.",
-        devices.accelerator.target_field: "Code for these targets only; `compute_86` adds PTX for newer GPUs.",
         "xla": "XLA uses no GPU of this age.",
         "accelerator": "For machines without GPU. With one, write `gpus: [rtx3080]` instead.",
+        devices.accelerator.target_field: targets
+        if devices.accelerator.capabilities
+        else "Machine code for these targets only.",
     }
-    if not devices.accelerator.capabilities:
-        comments[devices.accelerator.target_field] = "Machine code for these targets only."
     if devices.accelerator.toolkit:
         comments[devices.accelerator.toolkit] = "A version that the release accepts and these GPUs need."
-    yield f"# A TensorFlow wheel for {devices.words}. `tfdock schema` lists all fields."
-    for line in lines:
-        field = line.partition(":")[0]
-        if field in comments and field not in asked:
-            yield f"# {comments[field]}"
-        yield line
+    return comments

@@ -33,7 +33,6 @@ from tfdock.resolve.profile_changes import (
     asked_version,
     by_distance,
     changed,
-    component_titles,
     describe_change,
     gpu_targets,
     is_set,
@@ -94,12 +93,6 @@ class Moves:
         return bool(code or not self.wants_devices) and (not code or all(runs_target(one, code) for one in wanted))
 
     @property
-    def components(self) -> tuple[str, ...]:
-        """The components of all accelerators."""
-        rows = self.knowledge.accelerators.values()
-        return tuple(dict.fromkeys(name for row in rows for name in row.components))
-
-    @property
     def families(self) -> list[Accelerator]:
         """The accelerators with targets in the profile; all accelerators if there are none."""
         mentioned = mentioned_accelerators(self.profile, self.knowledge)
@@ -140,7 +133,7 @@ class Moves:
         yield self._targets()
         for name, field in self._component_fields():
             yield self._component(name, field)
-        pythons = by_distance(self.release.pythons if self.release else (), self.profile.python)
+        pythons = by_distance(known_versions(self.knowledge, self.release, "python"), self.profile.python)
         yield self._plain("python", [*pythons[:2], None, *pythons[2:]])
         rows = self.knowledge.accelerators.values()
         compilers = list(dict.fromkeys(name for row in rows for name in row.compilers))
@@ -197,7 +190,7 @@ class Moves:
         return [self.knowledge.releases[name].newest for name in by_distance(self.knowledge.releases, asked)]
 
     def _component_fields(self) -> Iterator[tuple[str, str]]:
-        for name in self.components:
+        for name in self.knowledge.components:
             if getattr(self.profile, name, None) or name in self.at_fault:
                 yield name, name
         for name in self.profile.components:
@@ -317,9 +310,9 @@ class Moves:
 
         Capabilities come as SASS, then as SASS and PTX.
         """
-        rows = self.knowledge.toolkits.values()
         for accelerator in self.families:
-            numbers = {number for row in rows if row.toolkit == accelerator.toolkit for number in row.targets}
+            rows = self.knowledge.toolkits_of(accelerator.toolkit or "")
+            numbers = {number for row in rows for number in row.targets}
             if not accelerator.capabilities:
                 yield from ((accelerator.target_field, number) for number in sorted(numbers))
                 continue
@@ -333,7 +326,9 @@ class Moves:
 
     def _everything_left(self) -> Iterator[Change]:
         """Yield moves that let the release choose every version: the profile's release first, then other releases."""
-        names = [name if getattr(self.profile, name, None) else f"components.{name}" for name in self.components]
+        names = [
+            name if getattr(self.profile, name, None) else f"components.{name}" for name in self.knowledge.components
+        ]
         empty: dict[str, object] = {path: None for path in (*names, *_LEFT_TO_THE_RELEASE) if self._is_set(path)}
         # GPUs are enough: they imply the accelerator, and a list beside them may be older than the GPUs.
         lists = {name: None for name in TARGET_FIELDS if self._is_set("gpus") and self._is_set(name)}
@@ -488,7 +483,7 @@ def _smallest_change(moves: Moves, move: Change, resolution: Resolution) -> Trie
 
 def _suggestion(moves: Moves, move: Change, resolution: Resolution, in_play: set[str]) -> Suggestion:
     change = _explicit(move, resolution)
-    always = {"tensorflow", "tensorflow.release", "gpus", *moves.components}
+    always = {"tensorflow", "tensorflow.release", "gpus", *moves.knowledge.components}
     # The release comes first.
     others = sorted((in_play | always) - set(move), key=lambda path: (not path.startswith("tensorflow"), path))
     keep = tuple(dict.fromkeys(_keep_text(moves, path) for path in others if is_set(moves.profile, path)))
@@ -515,8 +510,8 @@ def _keep_text(moves: Moves, path: str) -> str:
     profile, name = moves.profile, path.rpartition(".")[2]
     if path.partition(".")[0] == "tensorflow":
         return f"TensorFlow {profile.source.release}"
-    if name in moves.components:
-        return f"{component_titles(moves.knowledge).get(name, name)} {asked_version(profile, name)}"
+    if name in moves.knowledge.components:
+        return f"{moves.knowledge.titles.get(name, name)} {asked_version(profile, name)}"
     if path == "python":
         return f"Python {profile.python}"
     if path == "gpus":

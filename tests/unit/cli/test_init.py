@@ -62,7 +62,7 @@ def test_the_profile_names_every_version_it_resolves_to(made_up: Desk) -> None:
 def test_a_release_that_refuses_its_own_choices_in_writing_is_not_chosen(desk: Desk) -> None:
     """With CUDA 10.2, 2.6 was built for Python 3.8 alone, and its first image has Python 3.6."""
     devices = devices_of(desk.knowledge, ["gtx1080"])
-    found = starter(desk.knowledge, devices, more={"cuda": 'cuda: "10.2"'})
+    found = starter(desk.knowledge, devices, more={"cuda": '"10.2"'})
     assert yaml.safe_load(found.text)["cuda"] == "10.2"
     assert desk.resolve(found.text).build_id == found.resolution.build_id
 

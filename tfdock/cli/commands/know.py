@@ -330,9 +330,7 @@ def _works_with(row: PublishedBuild, part: str, version: str) -> bool:
 
 
 def _release_list(base: KnowledgeBase, rows: Sequence[Release], early: Sequence[PublishedBuild]) -> Iterator[str]:
-    components = list(dict.fromkeys(name for row in base.accelerators.values() for name in row.components))
-    titles = {name: title for row in base.accelerators.values() for name, title in row.titles.items()}
-    named = [titles.get(name, name) for name in components]
+    named = [base.titles.get(name, name) for name in base.components]
     heading = ("", "Python", "Bazel", "compiler", *named, "official wheel")
     lines = [tuple(map(console.Style(sys.stdout).strong, heading))]
     lines += [
@@ -345,7 +343,7 @@ def _release_list(base: KnowledgeBase, rows: Sequence[Release], early: Sequence[
             _pythons(row.pythons),
             row.bazel,
             " ".join(next(iter(row.compilers.items()), ())),
-            *(versions_of(row).get(name, "") for name in components),
+            *(versions_of(row).get(name, "") for name in base.components),
             " ".join(target for targets in row.official_targets.values() for target in targets),
         )
         for row in rows
@@ -380,8 +378,7 @@ def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
     yield ""
     yield style.strong("sources")
     texts = base.sources("releases")
-    keys = (row.source,) if isinstance(row.source, str) else row.source
-    yield from console.table([(key, texts.get(key, "")) for key in keys])
+    yield from console.table([(key, texts.get(key, "")) for key in row.sources])
 
 
 def _driver_floors(base: KnowledgeBase, versions: Mapping[str, str]) -> Iterator[str]:
@@ -484,7 +481,7 @@ def _switch_json(base: KnowledgeBase, row: Switch) -> dict[str, Any]:
 
 
 def _sources(base: KnowledgeBase, row: Switch) -> list[str]:
-    return [base.sources("switches")[key] for key in ([row.source] if isinstance(row.source, str) else row.source)]
+    return [base.sources("switches")[key] for key in row.sources]
 
 
 def _switch_lines(base: KnowledgeBase, row: Switch) -> Iterator[str]:
