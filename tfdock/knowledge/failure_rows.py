@@ -42,9 +42,10 @@ _WRAPPED = re.compile(r"(?<=\S) {40,}(?=\S)")
 # One tool prints different quotes, depending on its version and the language.
 _QUOTE_IN_LITERAL = re.compile("[\"'`]")
 # Text that compilers, shells and builders only repeat: source lines, commands, test names, commit titles, probes.
-# Gradle prints errors after "> " too, but these begin with a capital letter or a number.
+# Errors follow "> " too: Gradle's (a capital letter or a number), and quoted errors of Python (`a.b.SomeError: `).
 _REPEATED = re.compile(
-    r"\s*[\d+]* *\||\++ |[$#] |> (?![A-Z\d])|echo |SUBCOMMAND: |\s*#(?:error|warning|include)\b|(?:>>> |--> )?RUN |"
+    r"\s*[\d+]* *\||\++ |[$#] |> (?![A-Z\d]|\w+(?:\.\w+)+Error: )|echo |SUBCOMMAND: |"
+    r"\s*#(?:error|warning|include)\b|(?:>>> |--> )?RUN |"
     r"(?:(?:Step|STEP) \d+/\d+ ?:|\[[^\]]{0,40}\d+/\d+\] )(?:RUN|COPY|ADD|FROM|ENV) |"
     r"\[ *(?:RUN|OK|PASSED|-+) *\]|//\S+ +(?:\(cached\) )?PASSED|"
     r"/[/*] |[*-] \"|(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40} |(?:\S{1,80}: (?:line \d+: )?)?type: |"

@@ -245,7 +245,7 @@ def test_which_numpy_is_the_older_one_is_told(line: str, numbers: tuple[str, str
     (found,) = diagnosed(f"{line}\n".encode()).findings
     assert found.id == "numpy_abi"
     assert "(compiled: {}; installed: {}). The module was compiled for a newer NumPy ".format(*numbers) in found.cause
-    assert "pip install -U numpy" in found.fix
+    assert "pip install -U 'numpy>=1.20,<1.24'" in found.fix
     assert "numpy<2" not in found.fix
 
 

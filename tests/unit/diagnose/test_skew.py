@@ -182,7 +182,7 @@ killed: frob.exe: error: bad_alloc
 compiler_crash: fatal error: error in backend: Cannot select: frob
 program_crash: bash: line 1: 88 Segmentation fault: 11  bazel-out/host/bin/external/protobuf_archive/js_embed
 certificate: frob: certificate has expired
-dll: ImportError: DLL load failed: %1 is not a valid Win32 application.
+dll: ImportError: DLL load failed: The operating system cannot run %1.
 program_missing: FileNotFoundError: [Errno 2] No such file or directory: 'frobcc'
 import_name: ImportError: cannot import name 'frob_utils'
 pip_path: ERROR: Could not install packages due to an OSError: [Errno 2] No such file or directory: 'C:\\v\\frob.h'
