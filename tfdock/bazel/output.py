@@ -31,7 +31,7 @@ _ERROR = re.compile(
     r"No package '|#error |Undefined symbols for |"
     # The list of errors of Visual Studio, in the language of the system.
     r"(?:[Ee]rror|错误|錯誤|エラー|오류|Fehler|Erreur|Errore|Erro|Ошибка)\s+(?:C|LNK) ?[0-9]{4}\s)|"
-    r"\b(?:fatal )?error (?:C|LNK)[0-9]{4} ?:(?: |\Z)|"
+    r"\b(?:fatal )?error (?:C|LNK|MSB)[0-9]{4} ?:(?: |\Z)|\AFAIL: //|"
     r"\.so[\d.]*: undefined symbol: |\berror:|Killed\b|Segmentation fault\b|\w(?:Error|Exception): |"
     r"\bF(?:0000)? (?:\S{1,40} +\d+ )?[\w./\\:-]{1,200}\.(?:cc|h):\d+\] "  # TensorFlow stops itself
 )
