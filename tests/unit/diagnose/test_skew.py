@@ -224,6 +224,8 @@ network: fatal: unable to access 'https://frob.example/frob.git/': Failed to con
 undeclared: a.cc:404:5: error: 'SHA256' was not declared in this scope
 library_not_loaded: frob.errors_impl.InternalError: libfrob.so.3: cannot open shared object file
 script_file: cp: cannot stat 'bazel-out/frob/numpy/.doxyfile': No such file or directory
+script_after_failed_bazel: unzip:  cannot find or open /w/bazel-bin/a/Frob.zip, /w/bazel-bin/a/Frob.zip.zip
+make_library_of_tensorflow: make: *** No rule to make target 'libs/libtensorflow_cc.so', needed by 'bin/frob'.  Stop.
 package_without_build: ERROR: /s/BUILD:1:1: no such package '@frob//a': BUILD file not found in directory 'a'
 docker_command: docker: Error response from daemon: frobnication.
 source_refused: external/frob/a.cc:1:2: error: frobnication
