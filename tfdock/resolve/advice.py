@@ -198,7 +198,8 @@ class Asked:
 
 def read_question(knowledge: KnowledgeBase, words: Sequence[str]) -> Asked:
     """Return what the words of a question name. The whole question may be one word, in quotes."""
-    parts, others = _parts_in(knowledge, [one.rstrip("?!.;:") for word in words for one in word.split()])
+    bare = (one.rstrip("?!.;:") for word in words for one in word.split())
+    parts, others = _parts_in(knowledge, [one for one in bare if one])
     names = [name for name in joined_words(knowledge, others) if not _FILLERS.fullmatch(name.lower())]
     rows = {name: row for name in names if (row := other_device(knowledge, name))}
     topics = {name: row for name, row in rows.items() if row in knowledge.topics}

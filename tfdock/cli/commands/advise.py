@@ -6,7 +6,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +22,9 @@ from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import Compatibility
 from tfdock.gpu.devices import other_device
 from tfdock.host.settings import Settings
-from tfdock.knowledge.release_rows import Estimate
+from tfdock.knowledge.fits import goes_with
+from tfdock.knowledge.gpu_rows import OtherDevice
+from tfdock.knowledge.release_rows import Estimate, Release
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan, advise_on, pip_install, read_question
 from tfdock.resolve.gpu_support import python_spans
@@ -43,11 +45,7 @@ def advise(
     ] = None,
     gpu: Annotated[
         list[str] | None,
-        typer.Option(
-            "--gpu",
-            help="A GPU's name, or `local` for this machine's GPUs. Repeatable.",
-            metavar="NAME",
-        ),
+        typer.Option("--gpu", help="A GPU's name, or `local` for this machine's GPUs. Repeatable.", metavar="NAME"),
     ] = None,
     tensorflow: Annotated[
         str | None, typer.Option(help="The release. The default is the newest.", metavar="X")
@@ -64,6 +62,8 @@ def advise(
     words = [word for name in names for word in (local_names(base) if name == "local" else [name])]
     _check_python(python)
     # For programs, a question without a GPU is an error.
+    if not (words or as_json) and (tensorflow or python):
+        words = [_NO_GPU]
     if not as_json and (lines := _about_topics(base, words, tensorflow)):
         console.result("\n".join(lines))
         return
@@ -76,6 +76,8 @@ def advise(
     if as_json:
         print_json("tfdock.advise/1", True, _document(base, advice, output))
         return
+    for line in _refused(base, read_question(base, words).parts, advice.release):
+        console.result(console.Style(sys.stdout).bad(line))
     for line, indent in _lines(base, advice, output):
         console.result(line, indent=indent)
 
@@ -84,13 +86,35 @@ def _about_topics(base: KnowledgeBase, words: Sequence[str], tensorflow: str | N
     """Return what is known about topics that stand alone, or about a release from before the first known one."""
     asked = read_question(base, words)
     release = asked.parts.pop("tensorflow", tensorflow)
-    rows = [asked.topics[name] for name in asked.subjects if asked.subjects == asked.names]
-    if release and (early := other_device(base, f"tensorflow-{release}")):
-        rows = [early, *(row for row in asked.systems.values() if not row.by_release), *rows]
+    rows = [asked.topics[name] for name in asked.subjects]
+    version = release if release and release[:1].isdecimal() else None  # not `nightly`
+    if version and (early := other_device(base, f"tensorflow-{version}")):
+        rows = [*rows, early, *(row for row in asked.systems.values() if not row.windows_driver)]
+    elif asked.subjects != asked.names and (asked.gpus or len(asked.systems) < 2):
+        rows = []  # two systems are a question about a topic, such as a cross build
+    if not asked.names:
+        rows += [topic for part, number in asked.parts.items() if (topic := _topic_of(base, part, number))]
     # `cuda cudnn` is one topic.
     lines = [line for row in {row.device: row for row in rows}.values() for line in topic_lines(base, row, release)]
-    pairs = (f"{part} {version}" for part, version in asked.parts.items() if rows)
-    return [*lines, *(f"`tfdock releases {pair}` lists the releases for {pair}." for pair in pairs)]
+    pairs = [f"{part} {number}" for part, number in asked.parts.items() if rows]
+    wanted = base.release_of(version) if version and rows else None
+    refused = _refused(base, asked.parts, wanted) if wanted else []
+    return [*lines, *refused, *(f"`tfdock releases {pair}` lists the releases for {pair}." for pair in pairs)]
+
+
+def _topic_of(base: KnowledgeBase, part: str, version: str) -> OtherDevice | None:
+    """Return the topic that answers for a version of a part without a GPU; None if official wheels answer."""
+    topic = other_device(base, part)
+    of_a_gpu = part in base.components or any(row.is_for(part, version) for row in base.published_builds)
+    known = any(goes_with(base, row, part, version) for row in base.releases.values())
+    return topic if topic and topic.by_release and (of_a_gpu or not known) else None
+
+
+def _refused(base: KnowledgeBase, parts: Mapping[str, str], row: Release) -> list[str]:
+    """Return a sentence for each Python package that a release's requirements refuse."""
+    refused = [part for part in row.requires if part in parts and not goes_with(base, row, part, parts[part])]
+    asks = f"does not fit: TensorFlow {row.release} asks for"
+    return [f"{part} {parts[part]} {asks} {part} {row.requires[part]}." for part in refused]
 
 
 def _check_python(text: str | None) -> None:
@@ -395,12 +419,10 @@ def _fixes_without_profile(advice: Advice) -> Iterator[str]:
         if not advice.overrides and not advice.elsewhere:
             yield "or build for the CPU of that machine: `tfdock init --gpu cpu`"
     elif advice.elsewhere:
-        image = (
-            ""
-            if advice.buildable
-            else "; no base image is known for such a machine: add a row to `images.yaml` in a `--knowledge` folder"
+        hand = "; no base image is known: build by hand (`tfdock advise jetson`), or add a row to `images.yaml`"
+        yield f"build on such a machine, {advice.elsewhere}: `tfdock build` compiles only for its own machine" + (
+            "" if advice.buildable else f"{hand} in a `--knowledge` folder"
         )
-        yield f"build on such a machine, {advice.elsewhere}: `tfdock build` compiles only for its own machine{image}"
     elif not (advice.python and advice.python not in advice.wheel.pythons and _starts(advice)):
         yield from _tried_fixes(advice)
 

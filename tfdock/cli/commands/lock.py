@@ -37,10 +37,7 @@ def lock(
     settings: Settings,
     wish: Wish,
     profiles: SomeProfiles = None,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Only check whether a pin has moved."),
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check whether a pin has moved.")] = False,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:

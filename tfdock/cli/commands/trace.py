@@ -18,16 +18,7 @@ from typing import Annotated
 import typer
 
 from tfdock.cli import console
-from tfdock.cli.app import (
-    AsJson,
-    app,
-    command,
-    installed_wheels,
-    is_wheel,
-    knowledge_for,
-    print_json,
-    stoppable,
-)
+from tfdock.cli.app import AsJson, app, command, installed_wheels, is_wheel, knowledge_for, print_json, stoppable
 from tfdock.errors import as_document
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import UntrustedPath
@@ -79,8 +70,7 @@ def trace(
         int, typer.Option("--skip", help="How many steps to skip before recording. The first steps are slow.", min=1)
     ] = 3,
     seconds: Annotated[
-        int,
-        typer.Option("--seconds", help="How long to record a running program.", min=1, max=60),
+        int, typer.Option("--seconds", help="How long to record a running program.", min=1, max=60)
     ] = 2,
     xprof: Annotated[
         str,
