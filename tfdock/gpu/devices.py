@@ -254,7 +254,9 @@ def _is_a_name(knowledge: KnowledgeBase, words: Sequence[str]) -> bool:
     if means_gpu(knowledge, " ".join(words)):
         after = () if words[0].lower() in gpu_words(knowledge) else words[1:]  # `foo rtx3080` are two names
         # A short name may begin with a topic: `jetson nano`.
-        return gpu_key("-".join(words)) in knowledge.gpus or not any([named(knowledge, after[:1]), *(other_device(knowledge, word) for word in words)])
+        return gpu_key("-".join(words)) in knowledge.gpus or not any(
+            [named(knowledge, after[:1]), *(other_device(knowledge, word) for word in words)]
+        )
     return bool(other_device(knowledge, " ".join(words))) and not any(means_gpu(knowledge, word) for word in words)
 
 
