@@ -242,7 +242,8 @@ def _finding(sighting: Sighting, seen: LogSightings, here: ObservedParts, contex
         (one, groups) for one in knowledge.meanings if (groups := one.found(sighting.values.items())) is not None
     ]
     # A later row of the table is more exact than an earlier one.
-    better, groups = next(((one.fix, groups) for one, groups in reversed(known) if one.fix), ("", {}))
+    fixes = [(one.fix, groups) for one, groups in reversed(known) if one.fix and not row.keeps_fix]
+    better, groups = next(iter(fixes), ("", {}))
     variant = next((one for one in row.variants if here.show(one.beside)), None)
     cause = (variant and variant.cause) or row.cause
     own = (variant and variant.fix) or better or ("bazel" not in seen.versions and row.installed) or row.fix

@@ -155,7 +155,7 @@ class Failure(Remedied):
     row is for a whole class of lines, which may have other causes. `only_with` are parts that the log must show too.
     `tells` are parts for which the cause adds the versions that the log's release was made with. `each` is the group
     whose values are reported one by one. `installed` is the fix for a user who built nothing. The first of `variants`
-    that suits the log replaces cause and fix.
+    that suits the log replaces cause and fix. `keeps_fix`: the fix of a value's meaning does not replace the row's.
 
     `fits` says what a group's value must be in a log of the same profile: `among` its targets, equal to the version
     that it `is`, a target `unknown_to` its toolkit, or the newest such compiler for its toolkit (`newest_for`).
@@ -176,6 +176,7 @@ class Failure(Remedied):
     instead_of: tuple[str, ...] = ()
     cascade: bool = False
     unsure: bool = False
+    keeps_fix: bool = False
     only_with: tuple[str, ...] = ()
     tells: tuple[str, ...] = ()
     each: str = ""

@@ -225,6 +225,14 @@ def test_each_literal_of_suspicious_lines_leads_to_one(literal: str) -> None:
     assert any(diagnosed(f"{line}\n".encode()).suspects for line in lines)
 
 
+def test_what_a_value_means_does_not_replace_the_fix_of_a_row_that_keeps_its_own() -> None:
+    line = "AttributeError: partially initialized module 'tensorflow' has no attribute 'Tensor' (most likely due to a"
+    (found,) = diagnosed(f"{line} circular import)\n".encode()).findings
+    assert found.fix.startswith("Rename your file")
+    (found,) = diagnosed(b"AttributeError: module 'tensorflow' has no attribute 'frob'\n").findings
+    assert "pip install --upgrade tensorflow" in found.fix
+
+
 @pytest.mark.parametrize(
     ("line", "numbers"),
     [
