@@ -739,7 +739,7 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
         ("gtx1080 tensorflow 1.15", "the official wheel of TensorFlow 1.15.5 runs", "(Python 3.6 to 3.7; CUDA 10.0"),
         ("alpine 3.19", "tfdock builds no wheel for `alpine 3.19`", "`python:3.12-slim`"),
         ("gtx 1080 docker --tensorflow 2.1", "wheel of TensorFlow 2.1.4 runs", "tensorflow:2.1.0-gpu-py3`"),
-        ("addons --tensorflow 2.6", "tensorflow-addons is for TensorFlow 2.x", "tensorflow-addons==0.14.0`"),
+        ("addons --tensorflow 2.6", "(ended) is for TensorFlow 2.x", "tensorflow-addons==0.14.0`"),
         ("tfp --tensorflow 1.4", "tested with one minor release", "1.4: none is known"),
         ("java --tensorflow 2.5", "java: ", "1.1 to 1.15: Maven's `org.tensorflow:tensorflow:X.Y.Z"),
         ("custom op", "custom op", "_GLIBCXX_USE_CXX11_ABI"),
