@@ -119,7 +119,7 @@ def reasons(service: Compatibility, style: Style) -> Iterator[tuple[str, str]]:
 
 
 def topic_lines(base: KnowledgeBase, topic: OtherDevice, version: str | None = None) -> Iterator[str]:
-    """Yield what is known about a topic, for each release or for that of a version, and what to do."""
+    """Yield what is known about a topic, for each release or for the release of a version, and what to do."""
     yield f"{topic.device}: {topic.says}."
     yield from (f"  {fact}" for fact in base.facts(topic, version))
     yield ""
