@@ -31,7 +31,7 @@ SHARED = {
     "docker": "engine oci", "jinja2": "cli plan",
     "packaging": "builder images installed knowledge offline verify wheel wheelhouse",
     "pydantic": "documents knowledge matrix profile", "pydantic_core": "documents knowledge profile",
-    "tenacity": "engine oci", "zstandard": "bazel wheel",
+    "stringzilla": "diagnose wheel", "tenacity": "engine oci", "zstandard": "bazel wheel",
 }  # fmt: skip
 MOST_MODULES = 15  #: Modules in one folder, its `__init__` aside.
 CROWDED = {"cli/commands"}  #: Folders that may hold more: one module for each group of commands.

@@ -213,17 +213,23 @@ class Diagnostician:
         counted, line = 0, block.line
         begin = end = 0
         for place, literal in self._candidates(block):
-            line, counted = line + block.data.count(b"\n", counted, place), place
             # Neighbouring places share the decoded line.
             if place >= end or end - begin >= NEAR:  # In a long line, each place has its own part.
                 begin, end = block.around(place)
                 text = block.text(begin, end)
+            found = [
+                (rule, pattern, values)
+                for rule, pattern in self._uses[literal]
+                if (values := self._read(rule, pattern, text)) is not None
+                and (rule.patterns[pattern].in_tracebacks or not block.is_source(begin))
+            ]
+            if literal >= len(_SUSPICIOUS) and not found:
+                continue
+            line, counted = line + block.data.count(b"\n", counted, place), place
             if literal < len(_SUSPICIOUS):
                 self._suspect(line, text, block.shown(place)[1:])
-            for rule, pattern in self._uses[literal]:
-                values = self._read(rule, pattern, text)
-                if values is not None and (rule.patterns[pattern].in_tracebacks or not block.is_source(begin)):
-                    self._record_match(rule, pattern, line, block.shown(place), values)
+            for rule, pattern, values in found:
+                self._record_match(rule, pattern, line, block.shown(place), values)
 
     def _candidates(self, block: Block) -> list[tuple[int, int]]:
         """Return the (place, literal) pairs to examine, in order, limited to the share of each literal."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tfdock.gpu.devices import example_gpu, title
 from tfdock.gpu.gpu_facts import GpuFacts
@@ -21,7 +22,9 @@ from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import Host
 from tfdock.wheel.facts import Containers, Library
-from tfdock.wheel.inspection import Inspection
+
+if TYPE_CHECKING:
+    from tfdock.wheel.inspection import Inspection
 
 #: How code runs, for people; best first.
 WORDS: Mapping[Runs, str] = {

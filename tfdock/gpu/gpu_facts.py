@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from tfdock.gpu.opened_libraries import accelerator_of, built_with, own_libraries, row_of, unsearched_folders
 from tfdock.gpu.verdict import code_of
@@ -19,8 +20,10 @@ from tfdock.knowledge.toolkit_rows import RuntimeCompiler
 from tfdock.knowledge.wheel_rows import Companion, GeneratedKernels
 from tfdock.types import Capability
 from tfdock.wheel.facts import Containers, GpuCode, Images, Library
-from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.requirements import RequiredPackage, wanted
+
+if TYPE_CHECKING:
+    from tfdock.wheel.inspection import Inspection
 
 OFFICIAL_MACHINE = "x86_64"  #: The CPU architecture that official wheels with GPU code are for.
 #: A text that every TensorFlow with XLA contains: the name of the flag for the toolkit's folder.

@@ -9,6 +9,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tfdock.knowledge.release_rows import applies
 from tfdock.knowledge.rows import Accelerator, in_range
@@ -17,8 +18,10 @@ from tfdock.knowledge.wheel_rows import RuntimeLibrary, WheelLibrary
 from tfdock.types import Version
 from tfdock.wheel.facts import Library
 from tfdock.wheel.identity import normal_version
-from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.requirements import wanted
+
+if TYPE_CHECKING:
+    from tfdock.wheel.inspection import Inspection
 
 _DRIVER = "driver"  #: The component of the libraries that come with the driver: no image contains these libraries.
 #: The library that searches for GPUs, in releases that have it.

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
 from tfdock.errors import joined
 from tfdock.knowledge.evidence_rows import Edit, ReportedBuild, spoken
@@ -27,6 +27,7 @@ from tfdock.knowledge.rows import (
     Template,
     Versions,
     check_placeholders,
+    is_shipped,
     placeholders,
     template_with,
 )
@@ -199,7 +200,9 @@ class Failure(Remedied):
         return not (self.harmless or self.passes or self.spoils)
 
     @model_validator(mode="after")
-    def _is_whole(self) -> Self:
+    def _is_whole(self, info: ValidationInfo) -> Self:
+        if is_shipped(info):
+            return self
         lines = (pattern.line for pattern in (*self.patterns, *self.facts) if pattern.line)
         groups = {name for line in lines for name in compiled(line).groupindex}
         # A log may lack the group. Then the sentence contains the default from `values`.
@@ -214,8 +217,10 @@ class Failure(Remedied):
         return self
 
     @model_validator(mode="after")
-    # Checked whenever rows are read, so that rows of an overlay are checked too.
-    def _fires_as_it_says(self) -> Self:
+    # Checked when rows are read, so that rows of an overlay are checked too.
+    def _fires_as_it_says(self, info: ValidationInfo) -> Self:
+        if is_shipped(info):
+            return self
         # An example may have several lines of a log; the row must match one of these lines.
         lines = [line for text in self.examples.fires for line in text.split("\n")]
         for index in range(len(self.patterns)):
@@ -354,6 +359,9 @@ class ErrorKind(Row):
     vague: bool = False
 
 
+_VALUE = re.compile(r"\^(\w+) ")  #: The value's name at the beginning of what a meaning says.
+
+
 class Meaning(Row):
     """What a value of a failure means. `says` is an expression for the value's name, a blank and the value.
 
@@ -368,13 +376,17 @@ class Meaning(Row):
     fix: Template = ""
 
     @model_validator(mode="after")
-    def _names_its_groups(self) -> Self:
-        check_placeholders(self.fix, ("python", *compiled(self.says).groupindex))
+    def _names_its_groups(self, info: ValidationInfo) -> Self:
+        if not is_shipped(info):
+            check_placeholders(self.fix, ("python", *compiled(self.says).groupindex))
         return self
 
     def found(self, values: Iterable[tuple[str, str]]) -> Mapping[str, str] | None:
         """Return the groups of the first value (its name and text) with this meaning; None without such a value."""
-        matches = (compiled(self.says).search(f"{name} {text}") for name, text in values)
+        # Most expressions begin with a value's name. To compile one takes longer than to search with it.
+        own = _VALUE.match(self.says)
+        able = (f"{name} {text}" for name, text in values if not own or own[1] == name)
+        matches = (compiled(self.says).search(said) for said in able)
         return next((match.groupdict() for match in matches if match), None)
 
 

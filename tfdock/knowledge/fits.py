@@ -225,8 +225,10 @@ def is_plain(image: str) -> bool:
 
 def _is_named(image: str, pattern: str) -> bool:
     """Return whether a pattern matches an image's name, whatever registry it comes from."""
-    name = re.sub(r"^([^/]*[.:][^/]*|localhost)/", "", image.partition("@")[0])
-    return fnmatchcase(name.removeprefix("library/"), pattern)
+    name = re.sub(r"^([^/]*[.:][^/]*|localhost)/", "", image.partition("@")[0]).removeprefix("library/")
+    # `fnmatch` compiles an expression for each pattern, so only patterns whose plain characters occur reach it.
+    plain = re.split(r"[*?]", pattern.partition("[")[0])
+    return all(part in name for part in plain) and fnmatchcase(name, pattern)
 
 
 # --- drivers --------------------------------------------------------------------------------------------------------

@@ -118,12 +118,16 @@ def _shared_knowledge(folders: tuple[_Folder, ...], cache: Path | None) -> Knowl
     return read_knowledge([folder for folder, _, _ in folders], cache)
 
 
-def read_knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> KnowledgeBase:
+def read_knowledge(
+    overlays: Iterable[Path] = (), cache: Path | None = None, *, checks_shipped: bool = False
+) -> KnowledgeBase:
     """Return knowledge that shares no table with other callers. Raises ProfileError for an unusable folder.
 
-    With `cache`, the parsed tables are kept in its folder `knowledge` for later processes.
+    With `cache`, the parsed tables are kept in its folder `knowledge` for later processes. The texts in the shipped
+    rows (expressions, placeholders, examples) are checked only with `checks_shipped`: the tests do so.
     """
-    folders = [_PACKAGE / "knowledge"]
+    shipped = _PACKAGE / "knowledge"
+    folders = [shipped]
     for folder in overlays:
         # In an unreadable folder `glob` finds nothing and raises no error.
         usable = folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)
@@ -142,7 +146,10 @@ def read_knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> 
     def table(text: str, file: str) -> object:
         return _cached(cache, text, lambda: plain(text, file)) if cache else plain(text, file)
 
-    return KnowledgeBase(_LazyTables(folders), table)
+    def is_shipped(file: str) -> bool:
+        return not checks_shipped and Path(file).is_relative_to(shipped)
+
+    return KnowledgeBase(_LazyTables(folders), table, is_shipped)
 
 
 def names(

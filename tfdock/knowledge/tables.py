@@ -88,14 +88,19 @@ class KnowledgeBase:
     """All tables; each is read when it is first needed.
 
     `texts` maps a table's name to its (file name, YAML text) pairs: first the shipped table, then the overlays.
-    `read` is `plain`, or a quicker function with the same results.
+    `read` is `plain`, or a quicker function with the same results. The texts in rows of files that are `shipped` are
+    not checked.
     """
 
     def __init__(
-        self, texts: Mapping[str, Sequence[tuple[str, str]]], read: Callable[[str, str], object] = plain
+        self,
+        texts: Mapping[str, Sequence[tuple[str, str]]],
+        read: Callable[[str, str], object] = plain,
+        shipped: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._texts = texts
         self._document = cache(read)
+        self._shipped = shipped
         self._named: dict[str, dict[str, str]] = {}
         self._reports: dict[str, tuple[ReportedBuild, ...]] = {}
 
@@ -304,13 +309,14 @@ class KnowledgeBase:
 
     def _file_rows(self, file: str, text: str, kind: type[_R], only: _Only | None) -> list[_R]:
         table = _Table(file, text, self._document(text, file))
+        is_shipped = self._shipped(file)
         sources = table.sources
         checked_rows: list[_R] = []
         seen: dict[tuple[Any, ...], int] = {}
         for index, values in enumerate(table.rows):
             if only and isinstance(values, dict) and not only(values):
                 continue
-            row = _parse_row(table, index, values, kind)
+            row = _parse_row(table, index, values, kind, is_shipped=is_shipped)
             # Otherwise users would see the unexplained short name as the source.
             if sources is not None and (unknown := [name for name in row.sources if name not in sources]):
                 message = f"source `{unknown[0]}` is not explained in `sources:`"
@@ -375,14 +381,14 @@ class _Table:
         return self.place(path).problem(self._file, "knowledge-row", message, fix)
 
 
-def _parse_row(table: _Table, index: int, values: object, kind: type[_R]) -> _R:
+def _parse_row(table: _Table, index: int, values: object, kind: type[_R], *, is_shipped: bool) -> _R:
     # `strict=False` turns lists into tuples: YAML has no tuples, and frozen rows need them.
     try:
         if isinstance(values, dict):
             # A row's day replaces the table's day. A row from memory alone was not compared with any source.
             checked = "" if values.get("source") in (_MEMORY, [_MEMORY]) else table.checked
             values = {"checked": checked, **values}
-        return kind.model_validate(values, strict=False)
+        return kind.model_validate(values, strict=False, context=is_shipped)
     except ValidationError as error:
         fix = f"a row of this table has: {', '.join(kind.model_fields)}; versions are quoted text"
         raise ProfileError(

@@ -321,6 +321,10 @@ def test_the_docs_have_the_table_of_evidence_as_it_is_counted_now() -> None:
     assert counted in (root / "docs/knowledge.md").read_text("utf-8")
 
 
+def test_the_texts_of_all_shipped_rows_pass_the_checks_of_rows_of_a_folder() -> None:
+    assert rows(loader.read_knowledge(checks_shipped=True)) == rows(loader.read_knowledge())
+
+
 def test_every_shipped_table_takes_rows_of_a_folder() -> None:
     folder = Path(loader.__file__).parent
     assert {*loader.TABLES} == {"failures", *(file.stem for file in folder.glob("*.yaml"))}
