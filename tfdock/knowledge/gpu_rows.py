@@ -118,8 +118,8 @@ class PublishedBuild(Row):
     get: str
 
     def is_for(self, system: str, version: str) -> bool:
-        """Return whether `build` names a version of a board's system, such as `jetpack` and `6`."""
-        return f"{system} {version}" in self.build.lower()
+        """Return whether `build` names the minor version of a board's system, such as `jetpack` and `4.6` of `4.6.2`."""
+        return f"{system} {'.'.join(version.split('.')[:2])}" in self.build.lower()
 
     @property
     def parts(self) -> str:

@@ -729,6 +729,7 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
         ("gtx 1650 cuda 11.8", "the official wheel of TensorFlow 2.21.0 runs", "go with cuda 11.8: 2.5 to 2.14"),
         ("jetson orin jetpack 6 python 3.10", "NVIDIA's wheel for JetPack 6.0 has TensorFlow 2.16.1", "JetPack 6.1,"),
         ("jetson nano jetpack 4.4", "JetPack 4.4 has TensorFlow 2.3.1", "(Python 3.6;"),
+        ("jetson nano jetpack 4.6.2", "JetPack 4.6.1 has TensorFlow 2.7.0", "(Python 3.6;"),
         ("windows gpu python 3.11", "the official wheel of TensorFlow 2.21.0 runs", "from 2.11 on they use the CPU"),
         ("cuda 12.4", "cuda: ", "`tfdock releases cuda 12.4` lists the releases for cuda 12.4."),
         ("jetpack 4.6", "jetson boards: ", "2.7: JetPack 4.6.1"),
