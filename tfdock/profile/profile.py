@@ -550,6 +550,14 @@ class Profile(Record):
         return tools and {name: v if name != "python" else ".".join(v.split(".")[:2]) for name, v in tools.items()}
 
     @property
+    def asked_bazel(self) -> tuple[str, str]:
+        """The version of Bazel that the profile asks for, and its field; empty if it asks for none."""
+        if self.bazel.version:
+            return self.bazel.version, "bazel.version"
+        given = (self.provides or {}).get("bazel", "")
+        return given, "base.provides.bazel" if given else ""
+
+    @property
     def source(self) -> TensorFlow:
         """The long form of `tensorflow`."""
         return self.tensorflow if isinstance(self.tensorflow, TensorFlow) else TensorFlow(release=self.tensorflow)

@@ -365,7 +365,7 @@ class _Decision:
             "python": self.profile.python or "",
             "compiler": f"{chosen.compiler} {toolkit}".strip() if toolkit[:1].isdigit() else chosen.compiler,
             "host_compiler": f"{host.name} {host.version or ''}".strip(),
-            "bazel": bazel.version or "",
+            "bazel": self.profile.asked_bazel[0],
             "options": "\n".join((*configs, *bazel.flags, *bazel.copts, *self._cpu_flags)),
         }
         own = (release.gpu_compiler or "") if chosen.compiler else ""
@@ -381,7 +381,7 @@ class _Decision:
         """Return part -> the field that asks for it; the empty part is the release."""
         asked = {name: self.chosen.place(name) for name in self.chosen.asked}
         asked |= {name: name for name in ("compiler", "host_compiler") if getattr(self.profile, name)}
-        asked |= {"bazel": "bazel.version"} if self.profile.bazel.version else {}
+        asked |= {"bazel": place} if (place := self.profile.asked_bazel[1]) else {}
         asked |= {f"--config={name}": path for path, name in asked_configs(self.question)}
         asked |= {flag: f"bazel.copts[{index}]" for index, flag in enumerate(self.profile.bazel.copts)}
         asked |= dict.fromkeys(self._cpu_flags, "optimize")

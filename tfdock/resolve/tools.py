@@ -203,12 +203,12 @@ def packaged(knowledge: KnowledgeBase, name: str, version: str) -> PackagedCompi
 
 def bazel_of(question: Question, release: Release) -> str:
     """Return Bazel's version: the profile's version, else the version that the release pins."""
-    asked = question.profile.bazel.version or (question.profile.provides or {}).get("bazel")
+    asked, path = question.profile.asked_bazel
     if not asked:
         row = f"releases.yaml {release.release}"
         question.notes.choose("bazel", release.bazel, row, "the version the release pins")
         return release.bazel
-    notes, path, lowest, highest = question.notes, "bazel.version", release.bazel_min, release.bazel_max
+    notes, lowest, highest = question.notes, release.bazel_min, release.bazel_max
     refuses, pinned = f"./configure of TensorFlow {release.release} refuses Bazel {asked}", release.bazel
     documented = any(
         same_minor(asked, tested) and Version(tested).matches(Version(asked)) for tested in release.tested_bazel

@@ -221,6 +221,11 @@ def test_what_somebody_saw_fail_is_refused_with_the_error_the_thread_and_what_me
     assert "pull 99364" in problem.why
 
 
+OWN = 'python: "3.6"\naccelerator: cpu\nbase: {{image: "{}", provides: {{python: "3.6", gcc: "4.8", bazel: "{}"}}}}\n'
+CENTOS_6 = OWN.format("centos:6", "0.15.0")
+LINKED = 'bazel: {flags: ["--linkopt=-lrt", "--host_linkopt=-lrt"]}\n'
+
+
 @pytest.mark.parametrize(
     ("text", "fails"),
     [
@@ -230,6 +235,11 @@ def test_what_somebody_saw_fail_is_refused_with_the_error_the_thread_and_what_me
         pytest.param('tensorflow: "1.12.0"\nhost_compiler: {name: gcc, version: "4.4.7"}\n', True, id="4.4"),
         pytest.param('tensorflow: "1.9.0"\nbazel: {version: "0.19.0"}\n', True, id="Bazel without tools/bazel.rc"),
         pytest.param('tensorflow: "1.13.1"\ncuda: "10.1"\n', True, id="cuBLAS outside of the toolkit"),
+        pytest.param('tensorflow: "1.9.0"\n' + OWN.format("me/x:1", "0.15.0"), False, id="its Bazel 0.15"),
+        pytest.param('tensorflow: "1.9.0"\n' + OWN.format("me/x:1", "0.19.0"), True, id="its Bazel 0.19"),
+        pytest.param('tensorflow: "2.1.0"\ncuda: "10.1"\nhost_compiler: clang\n', True, id="clang beside nvcc"),
+        pytest.param('tensorflow: "1.12.0"\n' + CENTOS_6, True, id="the clock of CentOS 6"),
+        pytest.param('tensorflow: "1.12.0"\n' + CENTOS_6 + LINKED, False, id="CentOS 6 with librt"),
         pytest.param('tensorflow: "1.13.1"\noptimize: [avx512f]\n', True, id="AVX512F without AVX512DQ"),
         pytest.param('tensorflow: "1.13.1"\noptimize: [avx512f, avx512dq]\n', False, id="AVX512F with AVX512DQ"),
     ],
