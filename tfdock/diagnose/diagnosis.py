@@ -84,9 +84,8 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
         seen = replace(seen, suspects=tuple(one for one in seen.end if skew.next_step([one.text], clear)))
     # Do this before failures are chosen: a grave warning becomes a failure.
     sightings = _with_grave_failures(seen, knowledge.failures, profile_fixes.accelerator(context))
-    specific = _most_specific(
-        [one for one in sightings if one.row.is_failure and {*one.row.only_with} <= {*seen.versions}]
-    )
+    failures = [one for one in sightings if one.row.is_failure and {*one.row.only_with} <= {*seen.versions}]
+    specific = _most_specific(failures)
     noise = [one for one in sightings if one.row.harmless]
     # A line that a harmless row matches only looks like an error.
     errors = (suspect for suspect in seen.suspects if not any(one.row.fires(suspect.text) for one in noise))
@@ -197,7 +196,7 @@ def _with_grave_failures(seen: LogSightings, rows: Mapping[str, Failure], accele
     profile, if the log shows such an accelerator.
     """
     by_rule: dict[tuple[str, str], Sighting] = {}
-    failed = {sighting.rule for sighting in seen.sightings}
+    failed = {sighting.row.id for sighting in seen.sightings}
     for sighting in seen.sightings:
         row, grave = sighting.row, sighting.row.grave
         there = accelerator or (grave and grave.beside in seen.versions and grave.accelerator)
@@ -215,7 +214,7 @@ def _most_specific(sightings: Sequence[Sighting]) -> Sequence[Sighting]:
     for one in sightings:
         # Sightings that are reported one by one may be close together: only one on the same line replaces another.
         near = 0 if one.row.each else _NEAR
-        if not any(one.rule in other.row.instead_of and abs(other.line - one.line) <= near for other in sightings):
+        if not any(one.row.id in other.row.instead_of and abs(other.line - one.line) <= near for other in sightings):
             left.append(one)
     # Do this last, so that a sure row that is itself replaced does not remove the row that replaces it.
     sure = {one.line for one in left if not one.row.unsure}
@@ -238,9 +237,8 @@ def _finding(sighting: Sighting, seen: LogSightings, here: ObservedParts, contex
     # Shortened only for sentences: the changes of the profile below need the whole values.
     values = {**row.values, **newest, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
     told = here.outside() if row.unsure else here.made_of(row.tells)
-    known = [
-        (one, groups) for one in knowledge.meanings if (groups := one.found(sighting.values.items())) is not None
-    ]
+    read = sighting.values.items()
+    known = [(one, groups) for one in knowledge.meanings if (groups := one.found(read)) is not None]
     # A later row of the table is more exact than an earlier one.
     fixes = [(one.fix, groups) for one, groups in reversed(known) if one.fix and not row.keeps_fix]
     better, groups = next(iter(fixes), ("", {}))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import stringzilla
@@ -231,30 +231,24 @@ _LAYERS = 2  #: How often a log may be packed: by CI, and by its sender.
 _DENSEST, _ANY_DENSITY = 250, 16 << 20
 
 
-class _Counted:
-    """The pieces of a file, and the number of bytes that were read."""
-
-    def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks, self.size = iter(chunks), 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        for chunk in self._chunks:
-            self.size += len(chunk)
-            yield chunk
-
-
 def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield a log as UTF-8, unpacked if it is packed once or twice.
 
     Raises NotText before the first piece if the data is not a log, and ValueError after the last whole piece if the
     gzip data is broken, ends too early, or is more compressed than any log.
     """
-    file = _Counted(chunks)
-    return _unpacked(file, _LAYERS, file)
+    size = 0
+
+    def counted() -> Iterator[bytes]:
+        nonlocal size
+        for chunk in chunks:
+            size += len(chunk)
+            yield chunk
+
+    return _unpacked(counted(), _LAYERS, lambda: size)
 
 
-def _unpacked(chunks: Iterable[bytes], layers: int, file: _Counted) -> Iterator[bytes]:
-    chunks = iter(chunks)
+def _unpacked(chunks: Iterator[bytes], layers: int, size: Callable[[], int]) -> Iterator[bytes]:
     head, broken = b"", None
     try:
         for chunk in chunks:
@@ -269,7 +263,7 @@ def _unpacked(chunks: Iterable[bytes], layers: int, file: _Counted) -> Iterator[
         if not layers:
             raise NotText(f"data that is packed more than {_LAYERS} times", "gunzip")
         # Check the unpacked data from its start: it may be UTF-16, or packed once more.
-        yield from _unpacked(_gunzip(rest, file), layers - 1, file)
+        yield from _unpacked(_gunzip(rest, size), layers - 1, size)
     elif coding := _UTF16.get(head[:2]) or _unmarked_utf16(head[:_HEAD]):
         decoder = codecs.getincrementaldecoder(coding)("replace")
         yield from (decoder.decode(chunk).encode("utf-8", "replace") for chunk in rest)
@@ -309,8 +303,8 @@ def _check_text(head: bytes) -> None:
         raise NotText("binary data")
 
 
-def _gunzip(chunks: Iterable[bytes], file: _Counted) -> Iterator[bytes]:
-    """Yield the contents of all members of gzip data, at most a piece at a time. `file` is the outermost file."""
+def _gunzip(chunks: Iterable[bytes], size: Callable[[], int]) -> Iterator[bytes]:
+    """Yield the contents of all members of gzip data, at most a piece at a time. `size`: bytes read of the file."""
     # zlib's manual: 16 is added to the window's 15 bits to read a gzip header.
     member, total = zlib.decompressobj(wbits=31), 0
     for chunk in chunks:
@@ -327,7 +321,7 @@ def _gunzip(chunks: Iterable[bytes], file: _Counted) -> Iterator[bytes]:
             except zlib.error as error:
                 raise ValueError(f"its gzip data is broken: {error}") from error
             total += len(data)
-            if total > max(_ANY_DENSITY, _DENSEST * file.size):
+            if total > max(_ANY_DENSITY, _DENSEST * size()):
                 raise ValueError(f"its gzip data unpacks to over {_DENSEST} times its size; no log does")
             if data:
                 yield data

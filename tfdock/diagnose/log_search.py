@@ -61,11 +61,6 @@ class Sighting:
     survivable: bool
     count: int = 1
 
-    @property
-    def rule(self) -> str:
-        """The id of the row."""
-        return self.row.id
-
     def joined(self, later: Sighting) -> Sighting:
         """Return both sightings as one. For equal names, use the first one's values: the output shows its line."""
         count, survivable = self.count + later.count, self.survivable and later.survivable
@@ -112,10 +107,7 @@ class LogSightings:
 
 @dataclass
 class _Epoch:
-    """The findings since the last success.
-
-    `success` is the last success, if it completes everything that was requested.
-    """
+    """The findings since the last success; `success` is that success if it completes all that was requested."""
 
     sightings: dict[str, Sighting] = field(default_factory=dict)
     spoilt: Sequence[str] = ()
@@ -180,7 +172,7 @@ class Diagnostician:
         last = [suspect for suspect in now.last if suspect not in now.suspects]
         # With the facts of their rules.
         sightings = (
-            replace(sighting, values={**self._values.get(sighting.rule, {}), **sighting.values})
+            replace(sighting, values={**self._values.get(sighting.row.id, {}), **sighting.values})
             for sighting in now.sightings.values()
         )
         return LogSightings(
@@ -207,8 +199,7 @@ class Diagnostician:
         # The configuration is at the beginning of a log; a sample of the rest is enough.
         until = block.since + (BLOCK if self._told < _HEAD else _SAMPLE)
         self._told += block.until - block.since
-        if self._shows:
-            self._learn_versions(block.data[block.since : min(until, block.until)].decode("utf-8", "replace"))
+        self._learn_versions(block.data[block.since : min(until, block.until)].decode("utf-8", "replace"))
         # Count lines from the previous place: counting from the start each time takes quadratic time.
         counted, line = 0, block.line
         begin = end = 0
@@ -307,7 +298,7 @@ class Diagnostician:
         told = values.get(rule.each, "")
         if not told or rule.id not in self._now.sightings:
             return rule.id
-        kinds = [kind for kind, one in self._now.sightings.items() if one.rule == rule.id]
+        kinds = [kind for kind, one in self._now.sightings.items() if one.row.id == rule.id]
         same = (kind for kind in kinds if self._now.sightings[kind].values.get(rule.each) == told)
         return next(same, f"{rule.id} {len(kinds)}" if len(kinds) < _SUSPECTS else rule.id)
 

@@ -106,26 +106,20 @@ class ObservedParts:
     releases: tuple[str, ...]
     rows: tuple[Release, ...]
     reports: tuple[ReportedBuild, ...]  #: Builds of these releases that ended well, or failed.
-    #: Part to the versions that the release's wheel requires (`>=1.20,<2`).
-    required: Mapping[str, str]
+    required: Mapping[str, str]  #: Part to the versions that the release's wheel requires (`>=1.20,<2`), or to "".
     problems: tuple[Problem, ...]
 
     def made_with(self, part: str) -> list[str]:
         """Return the versions that the releases were made with, oldest first; empty if none is known."""
-        return sorted(
-            {version for row in self.rows for version in self._made_with(row, part) if version}, key=Version
-        )
+        versions = {version for row in self.rows for version in self._made_with(row, part) if version}
+        return sorted(versions, key=Version)
 
     def _made_with(self, row: Release, part: str) -> Iterator[str | None]:
         support, known = row.components.get(part), self.parts[part]
         yield from (versions_of(row).get(part), row.built_with.get(known.title), row.host_compilers_min.get(part))
         yield from row.tested_compilers.get(part, ())
-        tools = (
-            tool_and_version(text)
-            for one in self.reports
-            if is_of(one.tensorflow, row.release) and one.outcome != "fails"
-            for text in one.tools
-        )
+        built = (one for one in self.reports if is_of(one.tensorflow, row.release) and one.outcome != "fails")
+        tools = (tool_and_version(text) for one in built for text in one.tools)
         yield from (version for tool, version in tools if tool == part)
         if part == "bazel":
             yield from (row.bazel_min, *row.tested_bazel, row.bazel_max)
@@ -137,8 +131,8 @@ class ObservedParts:
 
     def tested(self, part: str) -> str:
         """Return the recommended version, or the range of versions, of the release; empty if unknown."""
-        if part in self.required:
-            return self.required[part]
+        if stated := self.required.get(part):
+            return stated
         made = self.made_with(part)
         if not made:
             return ""
@@ -176,11 +170,8 @@ class ObservedParts:
 
     def outside(self) -> str:
         """Return sentences about the parts outside the release's versions, and remarks on parts; may be empty."""
-        outside = [
-            f"{part.title} {self.versions[name]} (made with {self.tested(name)})"
-            for name, part in self.parts.items()
-            if self.way(part)
-        ]
+        parts = [(name, part.title) for name, part in self.parts.items() if self.way(part)]
+        outside = [f"{title} {self.versions[name]} (made with {self.tested(name)})" for name, title in parts]
         said = [f"Not a version that {self.whom} was made with: {joined(outside)}."] if outside else []
         remarks = (part.remark for name, part in self.parts.items() if part.remark and name in self.there)
         return " ".join([*said, *islice(self._known_to_fail(), 2), *remarks])
@@ -193,11 +184,8 @@ class ObservedParts:
             asked = {tool or name: span for name, tool, span in tools if span}
             narrower = report.outcome != "fails" or report.fork or report.machine or report.options or report.python
             others = report.accelerator and report.accelerator not in self.there
-            if (
-                asked
-                and not (narrower or others)
-                and all(part in here and spans(asked[part], here[part]) for part in asked)
-            ):
+            has_all = all(part in here and spans(asked[part], here[part]) for part in asked)
+            if asked and has_all and not (narrower or others):
                 shown = joined([f"{self.parts[part].title} {here[part]}" for part in asked])
                 yield f"{self.whom} with {shown} is known to fail. What helped: {'; or '.join(report.needs)}."
 
@@ -240,7 +228,6 @@ def observed_parts(seen: LogSightings, context: Context) -> ObservedParts:
     releases = [one for one in (*_BEFORE, *known, _AFTER) if (admits(among, one) if among else one == minor)]
     rows = [known[one] for one in releases if one in known]
     bounded = knowledge.log_parts if len(rows) == 1 else ()
-    ranges = {part: required(knowledge, rows[0], part.replace("_", "-")) for part in bounded}
     reports = (
         one
         for one in knowledge.evidence.values()
@@ -254,7 +241,7 @@ def observed_parts(seen: LogSightings, context: Context) -> ObservedParts:
         releases=tuple(releases),
         rows=tuple(rows),
         reports=tuple(reports) if rows else (),
-        required={part: versions for part, versions in ranges.items() if versions},
+        required={part: required(knowledge, rows[0], part.replace("_", "-")) for part in bounded},
         problems=context.problems,
     )
 
@@ -301,15 +288,8 @@ def _of_name(error: SuspectLine, name: CameAndWent, here: ObservedParts) -> Skew
     agrees = _agrees(name, way, version)
     if agrees is False:
         return None
-    return Skew(
-        part=part,
-        error=error,
-        way=way,
-        version=version,
-        problem=here.refused(part),
-        name=name,
-        agrees=agrees or (name.means == "other" and name.part == here.libc),
-    )
+    sure = agrees or (name.means == "other" and name.part == here.libc)
+    return Skew(part=part, error=error, way=way, version=version, problem=here.refused(part), name=name, agrees=sure)
 
 
 def _way(name: CameAndWent, error: SuspectLine) -> str:
@@ -337,7 +317,7 @@ def _agrees(name: CameAndWent, way: str, version: str) -> bool | None:
 
 def _by_part(error: SuspectLine, here: ObservedParts) -> Skew | None:
     # Bazel only announces the failure: the tool's own message is below.
-    part = None if only_announces(error.text) else owner(error, here)
+    part = None if only_announces(error.text) else _owner(error, here)
     if part is None:
         return None
     problem = here.refused(part)
@@ -348,7 +328,7 @@ def _by_part(error: SuspectLine, here: ObservedParts) -> Skew | None:
     return Skew(part=part, error=error, way=way, version=here.versions.get(part.part, ""), problem=problem)
 
 
-def owner(error: SuspectLine, here: ObservedParts) -> LogPart | None:
+def _owner(error: SuspectLine, here: ObservedParts) -> LogPart | None:
     """Return the part that an error's line, or else a line below, is about; None if unknown.
 
     On a system with another C library, a missing name counts as a name of glibc.
@@ -382,12 +362,10 @@ def cause(skew: Skew, here: ObservedParts) -> str:
         what += "" if skew.problem or way else f" {part.about} {here.outside()}".rstrip()
         what += f" Here it is {version}." if version and not way else ""
     title, tested = f"{part.title} {version or limit}".strip(), here.tested(part.part)
-    made = f", which was made with {tested}" if tested else ""
-    told = {
-        "too_new": f"{title} is too new for {here.whom}{made}.",
-        "too_old": f"{title} is too old for {here.whom}{made}.",
-        "": f"{here.whom[0].upper()}{here.whom[1:]} was made with {part.title} {tested}." if tested else "",
-    }[way]
+    told = f"{here.whom[0].upper()}{here.whom[1:]} was made with {part.title} {tested}." if tested else ""
+    if way:
+        made = f", which was made with {tested}" if tested else ""
+        told = f"{title} is {way.replace('_', ' ')} for {here.whom}{made}."
     if problem := skew.problem:
         why = f" ({problem.why})" if problem.why else ""
         told = f"{told} `tfdock check` refuses the profile for it: {problem.message}{why}.".lstrip()
@@ -431,8 +409,7 @@ def only_announces(error: str) -> bool:
 
 def said_below(error: SuspectLine) -> str:
     """Return what the failed tool itself says below a line that only announces its failure; empty if unknown."""
-    words = (text for text in error.below if not (_AROUND.match(text) or only_announces(text)))
-    return next(words, "") if only_announces(error.text) else ""
+    return next((text for text in error.below if not (_AROUND.match(text) or only_announces(text))), "")
 
 
 def next_step(texts: Iterable[str], kinds: Sequence[ErrorKind]) -> str:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tfdock.gpu.devices import example_gpu, title
+from tfdock.gpu.devices import example_gpu, judge_containers, title
 from tfdock.gpu.gpu_facts import GpuFacts
-from tfdock.gpu.limits import Limits, judge
+from tfdock.gpu.limits import Limits
 from tfdock.gpu.opened_libraries import is_own
 from tfdock.gpu.verdict import CombinedVerdict, Runs, Verdict, combine, parts_of
 from tfdock.knowledge.fits import exact_target
@@ -80,10 +80,8 @@ def serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None
         return _serve(knowledge, gpu, facts, host)
     # Libraries for another vendor's GPUs are not among the choices.
     choices = {choice: own for choice, own in facts.choices.items() if _combined_verdict(knowledge, gpu, own).parts}
-    answers = {
-        choice: _serve(knowledge, gpu, replace(facts, own=own), host)
-        for choice, own in (choices or facts.choices).items()
-    }
+    choices = choices or dict(facts.choices)
+    answers = {choice: _serve(knowledge, gpu, replace(facts, own=own), host) for choice, own in choices.items()}
     best = min(answers.values(), key=lambda answer: answer.level)
     able = [choice for choice, answer in answers.items() if answer.runs == best.runs]
     loaded = f"it loads only one of its libraries, for {', '.join(answers)}"
@@ -140,7 +138,7 @@ def _judge_library(knowledge: KnowledgeBase, gpu: Gpu, library: Library) -> Libr
 
 def _combined_verdict(knowledge: KnowledgeBase, gpu: Gpu, libraries: Sequence[Library]) -> CombinedVerdict:
     """Return the verdict on all kernels; without `parts` if there is none that any GPU of this family could run."""
-    parts = (part for library in libraries for part in parts_of(library, partial(judge, knowledge, gpu)))
+    parts = (part for library in libraries for part in parts_of(library, partial(judge_containers, knowledge, gpu)))
     if combined := combine(parts):
         return combined
     none = Verdict(runs="no", by="", reason=_no_kernels(knowledge, libraries))
@@ -151,7 +149,7 @@ def _reason(combined: CombinedVerdict) -> str:
     """Return the verdict's reason, with the number of affected containers if others run better."""
     # Count the same containers as `combine` does, so that the numbers fit the verdict.
     counted = [part for part in combined.parts if not part.linked] or combined.parts
-    better = [part for part in counted if part.verdict.runs != combined.verdict.runs and part not in combined.weaker]
+    better = [part for part in counted if part.verdict.level < combined.verdict.level]
     if not better or combined.verdict.starts_at_once:
         return combined.verdict.reason
     total, others = (sum(part.held.count for part in parts) for parts in (counted, better))

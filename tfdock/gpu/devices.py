@@ -7,6 +7,7 @@ import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from tfdock.errors import Problem
 from tfdock.gpu import verdict
@@ -15,7 +16,7 @@ from tfdock.knowledge.gpu_rows import Architecture, Gpu, OtherDevice
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import Capability, LocalGpu, Version
-from tfdock.wheel.facts import target_order
+from tfdock.wheel.facts import Containers, target_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,22 +207,15 @@ def _squeeze(text: str) -> str:
 
 
 def _readings(knowledge: KnowledgeBase, text: str) -> Iterator[list[Gpu]]:
-    """Yield rows that `text` may mean, the strictest reading first:
-
-    tfdock's name, a driver's name, then parts of names.
-    """
+    """Yield the rows that `text` may mean: as tfdock's name, as a driver's name, then as parts of names."""
     vendors = [_squeeze(row.vendor) for row in knowledge.accelerators.values() if row.vendor]
     yield [gpu for gpu in knowledge.gpus.values() if _squeeze(gpu.gpu) == text]
     # Drivers of some years put the vendor before the name; others do not.
     spellings = {text, *(f"{vendor}{text}" for vendor in vendors)}
     spellings |= {text.removeprefix(vendor) for vendor in vendors if text.startswith(vendor)}
     yield [gpu for gpu in knowledge.gpus.values() if any(_squeeze(name) in spellings for name in gpu.names)]
-    ranked = [
-        (left, order, gpu)
-        for order, gpu in enumerate(knowledge.gpus.values())
-        if (left := _words_left(gpu, text)) is not None
-    ]
-    yield [gpu for _, _, gpu in sorted(ranked, key=lambda rank: rank[:2])]
+    ranked = [(left, gpu) for gpu in knowledge.gpus.values() if (left := _words_left(gpu, text)) is not None]
+    yield [gpu for _, gpu in sorted(ranked, key=itemgetter(0))]
 
 
 def _words_left(gpu: Gpu, text: str) -> int | None:
@@ -420,3 +414,10 @@ def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, targets:
         return verdict.runs_gfx(gpu, targets)
     embedded = embedded_targets(knowledge, accelerator.accelerator)
     return verdict.runs(Capability.of_gpu(gpu), *verdict.code_of(targets), embedded=embedded)
+
+
+def judge_containers(knowledge: KnowledgeBase, gpu: Gpu, held: Containers) -> verdict.Verdict | None:
+    """Return how a GPU runs containers; None if they have no code for its family."""
+    capabilities = knowledge.accelerators[gpu.accelerator].capabilities
+    embedded = embedded_targets(knowledge, gpu.accelerator)
+    return verdict.runs_container(gpu.target, held, capabilities=capabilities, embedded=embedded)

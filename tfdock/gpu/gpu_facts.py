@@ -110,7 +110,7 @@ def facts_of_release(knowledge: KnowledgeBase, release: Release, accelerator: Ac
         release=release,
         version=release.release,
         machine=OFFICIAL_MACHINE,
-        own=(_official_library(knowledge, release, accelerator, rows, targets),) if targets else (),
+        own=(_official_library(knowledge, release, accelerator, targets),) if targets else (),
         listed=targets,
         brought=brought,
         built={name: support.tested for name, support in release.components.items() if support.tested},
@@ -137,13 +137,16 @@ def facts_of_installed(
     facts = replace(facts, brought=_components(used, accelerator), unsearched=())
     if not listed or listed == facts.listed:
         return facts
-    library = _official_library(knowledge, release, accelerator, facts.companions, listed)
+    library = _official_library(knowledge, release, accelerator, listed)
     return replace(facts, accelerator=accelerator, own=(replace(library, embedded=None),), listed=listed)
 
 
-def companions(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> tuple[Companion, ...]:
-    """Return the rows of the libraries that come with a release's official wheel."""
-    return tuple(row for row in knowledge.companions if _is_of(row, release, accelerator) and not row.wheels)
+def companions(
+    knowledge: KnowledgeBase, release: Release, accelerator: Accelerator, wheel: str = ""
+) -> tuple[Companion, ...]:
+    """Return the rows of the libraries that come with the official wheel of a release, or with `wheel` (`a==1.0`)."""
+    rows = (row for row in knowledge.companions if _is_of(row, release, accelerator))
+    return tuple(row for row in rows if not row.wheels or wheel in row.wheels)
 
 
 #: Stands for all libraries of an official wheel.
@@ -151,11 +154,7 @@ _OFFICIAL_LIBRARY = Library(path="", size=0, machine=OFFICIAL_MACHINE, versions=
 
 
 def _official_library(
-    knowledge: KnowledgeBase,
-    release: Release,
-    accelerator: Accelerator,
-    rows: Iterable[Companion],
-    targets: tuple[str, ...],
+    knowledge: KnowledgeBase, release: Release, accelerator: Accelerator, targets: tuple[str, ...]
 ) -> Library:
     """Return one library that represents all libraries of the official wheel, with the GPU code in the rows."""
     if not accelerator.capabilities:
@@ -163,6 +162,7 @@ def _official_library(
     sass, ptx = code_of(targets)
     kernels = Containers(sass=sass, ptx=ptx)
     # The device linker leaves only SASS, so NCCL in the wheel has no PTX.
+    rows = companions(knowledge, release, accelerator)
     linked = [Containers(sass=sass) for row in rows if row.carries == "wheel"]
     isa = _official_ptx_isa(knowledge, release, accelerator)
     return replace(
@@ -238,10 +238,12 @@ def facts_of_wheel(knowledge: KnowledgeBase, inspection: Inspection) -> GpuFacts
     )
     if release is None:
         return facts
+    rows = companions(knowledge, release, accelerator, f"{inspection.wheel.name}=={version.partition('+')[0]}")
     return replace(
         facts,
-        own=_with_generated(knowledge, release, accelerator, facts.listed, holding),
-        companions=_companions_of_wheel(knowledge, inspection, release, accelerator),
+        own=_with_generated(knowledge, release, accelerator, facts),
+        # The wheel's own requirements replace the rows of packages.
+        companions=tuple(row for row in rows if not row.package),
         runtime_compiler=_runtime_compiler(knowledge, release, accelerator),
     )
 
@@ -303,16 +305,13 @@ def _listed(info: Mapping[str, object] | None, accelerator: Accelerator) -> tupl
 
 
 def _with_generated(
-    knowledge: KnowledgeBase,
-    release: Release,
-    accelerator: Accelerator,
-    listed: tuple[str, ...],
-    own: tuple[Library, ...],
+    knowledge: KnowledgeBase, release: Release, accelerator: Accelerator, facts: GpuFacts
 ) -> tuple[Library, ...]:
     """Return the libraries, with the official wheel's generated kernels if nobody looked for such kernels here.
 
     These kernels count only if this wheel has the official wheel's list of targets.
     """
+    own, listed = facts.own, facts.listed
     searched = any(library.embedded is not None for library in own)
     if searched or not own or not listed or listed != release.official_targets.get(accelerator.accelerator):
         return own
@@ -350,12 +349,3 @@ def _built(inspection: Inspection, accelerator: Accelerator, release: Release | 
         if version and re.fullmatch(r"\d+(\.\d+)*", version):
             versions[name] = version
     return versions
-
-
-def _companions_of_wheel(
-    knowledge: KnowledgeBase, inspection: Inspection, release: Release, accelerator: Accelerator
-) -> tuple[Companion, ...]:
-    """Return the rows for this wheel, by its release and name, without rows that its own requirements replace."""
-    name = f"{inspection.wheel.name}=={inspection.wheel.version.partition('+')[0]}"
-    rows = (row for row in knowledge.companions if _is_of(row, release, accelerator) and not row.package)
-    return tuple(row for row in rows if not row.wheels or name in row.wheels)

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tfdock.gpu import verdict
 from tfdock.gpu.devices import (
     architecture_of,
-    embedded_targets,
     gpu_driver,
     is_embedded,
+    judge_containers,
     machine_of,
     needs_open_modules,
 )
@@ -41,13 +40,6 @@ class _Floor:
     why: str
     soft: bool = False
     unless: str = ""
-
-
-def judge(knowledge: KnowledgeBase, gpu: Gpu, held: Containers) -> Verdict | None:
-    """Return how a GPU runs containers; None if they have no code for its family."""
-    capabilities = knowledge.accelerators[gpu.accelerator].capabilities
-    embedded = embedded_targets(knowledge, gpu.accelerator)
-    return verdict.runs_container(gpu.target, held, capabilities=capabilities, embedded=embedded)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,18 +83,12 @@ class Limits:
             return f"TensorFlow in this wheel ignores {target}: {row.limit}"
         if release and not self._in_doubt() and not is_used(release, self._accelerator, target):
             return f"TensorFlow {release.release} ignores GPUs of {target}, even with code for them"
-        oldest = self._oldest()
+        # TensorFlow hides GPUs below the lowest capability it was compiled for, even where they could run.
+        listed = self.facts.listed if self._accelerator.capabilities else ()
+        oldest = min((Capability.of_gpu(Capability.parse(one).dotted) for one in listed), default=None)
         if oldest and Capability.of_gpu(target) < oldest:
             return f"TensorFlow ignores GPUs below {oldest.dotted}, the lowest target of this build"
         return ""
-
-    def _oldest(self) -> Capability | None:
-        """Return the lowest capability in the wheel's own list; None without a list."""
-        if not self._accelerator.capabilities:
-            return None
-        listed = (Capability.parse(target) for target in self.facts.listed)
-        # TensorFlow hides GPUs below the lowest capability it was compiled for, even where they could run.
-        return min((Capability(target.major, target.minor) for target in listed), default=None)
 
     # --- limits ---------------------------------------------------------------------------------------------------
 
@@ -137,10 +123,11 @@ class Limits:
     def _in_doubt(self) -> bool:
         """Return whether it is neither known that the release uses such GPUs nor that it does not."""
         release, name = self.facts.release, self._accelerator.accelerator
-        fork = self.knowledge.fork(release, name) if release else None
+        if release is None:
+            return False
+        fork = self.knowledge.fork(release, name)
         # A GPU in doubt may well work. A fork's wheel may be older than this target in the fork's list.
-        doubts = release.runtime_doubt.get(name, ()) if release else ()
-        return self._target in (*doubts, *(fork.targets if fork else ()))
+        return self._target in (*release.runtime_doubt.get(name, ()), *(fork.targets if fork else ()))
 
     # --- kernels ----------------------------------------------------------------------------------------------------
 
@@ -148,7 +135,7 @@ class Limits:
     def _generated(self) -> tuple[tuple[Containers, Verdict], ...]:
         """The kernels that MLIR generated, and how the GPU runs them."""
         held = merged(library.embedded for library in self.facts.own if library.embedded)
-        judged = ((container, judge(self.knowledge, self.gpu, container)) for container in held.containers)
+        judged = ((one, judge_containers(self.knowledge, self.gpu, one)) for one in held.containers)
         # A stub has no kernel that could fail.
         return tuple((container, how) for container, how in judged if how and not container.stub)
 
@@ -180,27 +167,19 @@ class Limits:
 
     def _weaker(self) -> Iterator[str]:
         """Yield the containers that run worse than the combined verdict says."""
-        weaker = self.combined.weaker
-        apart = [part for part in weaker if part.linked]
-        if apart:
-            yield f"{self._collectives()}{self._where(apart)}"
-        for runs, consequence in (
-            ("no", f"those kernels fail{self._symptom('kernel-not-served')}"),
-            ("ptx-jit", "the driver compiles their kernels at the first start"),
+        weaker, how = self.combined.weaker, self._symptom("kernel-not-served")
+        # NCCL, whose code the device linker made: one GPU works, several together do not.
+        if apart := [part for part in weaker if part.linked]:
+            told = (row.limit for row in self.facts.companions if row.carries == "wheel" and row.limit)
+            code = "code from the device linker (NCCL in TensorFlow: several GPUs together)"
+            yield f"{next(told, f'{code} has no PTX, and fails{how}')}{self._where(apart)}"
+        for runs, have, consequence in (
+            ("no", "nothing", f"those kernels fail{how}"),
+            ("ptx-jit", "no machine code", "the driver compiles their kernels at the first start"),
         ):
-            parts = [part for part in weaker if part.verdict.runs == runs and not part.linked]
-            if parts:
-                have = "nothing that runs" if runs == "no" else "no machine code that runs"
-                where = self._where(parts)
-                yield f"some containers of its kernels have {have} on {self.gpu.target}: {consequence}{where}"
-
-    def _collectives(self) -> str:
-        """Return the limit of NCCL, whose code the device linker made: one GPU works, several together do not."""
-        row = next((row for row in self.facts.companions if row.carries == "wheel" and row.limit), None)
-        if row and row.limit:
-            return row.limit
-        how = self._symptom("kernel-not-served")
-        return f"code from the device linker (NCCL in TensorFlow: several GPUs together) has no PTX, and fails{how}"
+            if parts := [part for part in weaker if part.verdict.runs == runs and not part.linked]:
+                on = f"{self.gpu.target}: {consequence}{self._where(parts)}"
+                yield f"some containers of its kernels have {have} that runs on {on}"
 
     def _where(self, parts: Sequence[CodePart]) -> str:
         """Return ` (1 of 279 containers of tensorflow/libtensorflow_cc.so.2)` if the containers were counted."""
@@ -310,23 +289,17 @@ class Limits:
 
     def _too_old(self, rows: Sequence[LibraryRow], title: str, version: str) -> str:
         # TensorFlow takes any newer minor version of the major version it was built with.
-        major = Version(version).parts[0]
-        newer = [
-            row.since
-            for row in rows
-            if Version(row.since) > Version(version) and Version(row.since).parts[0] == major and self._serves(row)
-        ]
-        way = f"; {title} {min(newer, key=Version)} or newer has it" if newer else ""
+        built, serving = Version(version), (Version(row.since) for row in rows if self._serves(row))
+        newer = min((since for since in serving if since > built and since.parts[0] == built.parts[0]), default=None)
+        way = f"; {title} {newer} or newer has it" if newer else ""
         return f"{title} {version}, which the wheel uses, has no code for {self.gpu.target}{way}"
 
     def _some_of(self, held: Sequence[LibraryRow], serving: Sequence[LibraryRow], title: str, version: str) -> str:
         """Return the limit of a wheel that names only a major version (`9`); empty if every 9.x has code."""
-        every = sorted({row.since for row in held}, key=Version)
-        able = {row.since for row in serving}
+        every, able = (sorted({Version(row.since) for row in rows}) for rows in (held, serving))
         # A range can have two ends: cuDNN 9 has code for Blackwell from 9.7 on, and for Volta before 9.11.
-        first, last = min(able, key=Version), max(able, key=Version)
-        later = [since for since in every if Version(since) > Version(last)]
-        words = [f"{first} or newer"] if first != every[0] else []
+        later = [since for since in every if since > able[-1]]
+        words = [f"{able[0]} or newer"] if able[0] != every[0] else []
         words += [f"older than {later[0]}"] if later else []
         wanted = f"must be {' and '.join(words)}, to have code for {self.gpu.target}"
         return f"the {title} {version} that is installed {wanted}" if words else ""
@@ -404,7 +377,8 @@ class Limits:
         if not self.combined.parts or is_embedded(self.knowledge, self.gpu.accelerator, self._target):
             return ()
         own, kernels = self.facts.own, self.combined.verdict
-        floors = [self._of_toolkit(), self._of_gpu()]
+        oldest = gpu_driver(self.knowledge, self.gpu.accelerator, self._target, self.gpu.gpu, wsl=self._wsl)
+        floors = [self._of_toolkit(), _Floor(version=oldest, why=f"a GPU of {self._target}") if oldest else None]
         if kernels.runs == "ptx-jit":
             floors.append(self._of_ptx(kernels.by, [library.loadable for library in own], "its kernels"))
         for _, how in self._generated:
@@ -429,10 +403,6 @@ class Limits:
         # `unless`: on data-centre GPUs the cuda-compat packages run a newer toolkit with an older driver.
         made = f"{self._title(name)} {version}, which the wheel is made with,"
         return _Floor(version=floor, why=made, unless=(row.unless if row else None) or "")
-
-    def _of_gpu(self) -> _Floor | None:
-        least = gpu_driver(self.knowledge, self.gpu.accelerator, self._target, self.gpu.gpu, wsl=self._wsl)
-        return _Floor(version=least, why=f"a GPU of {self._target}") if least else None
 
     def _of_ptx(self, by: str, codes: Sequence[GpuCode], whose: str, *, soft: bool = False) -> _Floor | None:
         """Return the first driver that supports the PTX: the driver of the first toolkit with this PTX.

@@ -141,9 +141,8 @@ def unsearched_folders(knowledge: KnowledgeBase, inspection: Inspection) -> tupl
         return ()
     metadata = inspection.metadata
     brought = {one.package for one in wanted(metadata.requires_dist, metadata.provides_extra)}
-    rows = (
-        row for row in opened_libraries(knowledge, inspection) if package_of(knowledge, inspection, row) in brought
-    )
+    opened = opened_libraries(knowledge, inspection)
+    rows = (row for row in opened if package_of(knowledge, inspection, row) in brought)
     unsearched = (row.folder for row in rows if row.folder and row.folder not in searched_folders(inspection, row))
     return tuple(dict.fromkeys(unsearched))
 

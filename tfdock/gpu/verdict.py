@@ -76,10 +76,7 @@ def runs(
 
 
 def runs_target(target: str, code: Collection[str]) -> bool:
-    """Return whether GPUs of a target run code for these targets.
-
-    The answer is yes if a target cannot be parsed.
-    """
+    """Return whether GPUs of a target run code for these targets; True if a target cannot be parsed."""
     if target.startswith("gfx"):
         return runs_gfx(target, code).runs != "no"
     try:
@@ -94,17 +91,13 @@ def runs_gfx(gpu: str, code: Collection[str]) -> Verdict:
     A feature (`xnack`) is compared only if both the code and the GPU state it.
     """
     name, features = _gfx(gpu)
-    fitting = [
-        target
-        # Code without features comes first: it runs in every mode of the GPU.
-        for target in sorted(code, key=len)
-        if _gfx(target)[0] == name and _features_agree(_gfx(target)[1], features)
-    ]
-    if fitting:
-        named = [feature for feature in sorted(_gfx(fitting[0])[1]) if feature not in features]
-        condition = f", where the GPU runs with {', '.join(named)}" if named else ""
-        reason = f"it has {fitting[0]}: code for exactly this GPU{condition}"
-        return Verdict(runs="native", by=fitting[0], reason=reason)
+    # Code without features comes first: it runs in every mode of the GPU.
+    for target in sorted(code, key=len):
+        family, own = _gfx(target)
+        if family == name and _features_agree(own, features):
+            named = sorted(own - features)
+            condition = f", where the GPU runs with {', '.join(named)}" if named else ""
+            return Verdict(runs="native", by=target, reason=f"it has {target}: code for exactly this GPU{condition}")
     have = f"it has code for {', '.join(sorted(code))} only" if code else "it has no GPU code"
     return Verdict(runs="no", by="", reason=f"{have}, and such code runs only on the target that it was compiled for")
 

@@ -305,7 +305,7 @@ def test_memory_is_bounded_whatever_the_log() -> None:
     finally:
         tracemalloc.stop()
     seen = reader.close()
-    assert [one.rule for one in seen.sightings] == ["nvcc_unsupported_arch", "cc1plus_killed"]
+    assert [one.row.id for one in seen.sightings] == ["nvcc_unsupported_arch", "cc1plus_killed"]
     assert len(seen.suspects) <= 10
 
 
