@@ -118,7 +118,7 @@ class PublishedBuild(Row):
     get: str
 
     def is_for(self, system: str, version: str) -> bool:
-        """Return whether `build` names the minor version of a board's system, such as `jetpack` and `4.6` of `4.6.2`."""
+        """Return whether `build` names the minor version of a board's system: `jetpack`, and `4.6` of `4.6.2`."""
         return f"{system} {'.'.join(version.split('.')[:2])}" in self.build.lower()
 
     @property
