@@ -40,7 +40,7 @@ from tfdock.types import Machine
 if TYPE_CHECKING:
     from tfdock.plan.lock_file import LockFile
     from tfdock.plan.profile_fixes import Context
-    from tfdock.resolve.starter import Starter
+    from tfdock.resolve.starter import AcceptedProfile
 
 
 _MOST_PATCHES = 32 << 20  #: The most bytes of all patches of a profile together.
@@ -227,7 +227,7 @@ class Preparer:
         return path, read_profile_text(path, Project.of(path, self.allowed))
 
     @cached_property
-    def _made(self) -> Starter:
+    def _made(self) -> AcceptedProfile:
         machine = platform.machine()
         return self._wish.profile(self.knowledge, self._wished_gpus, machine, allow_untested=self._allow_untested)
 

@@ -74,15 +74,14 @@ def _word(subject: str, context: Context) -> str:
         if not (limits := context.resources):
             return ""
         return f"{limits.jobs} job{'s' if limits.jobs != 1 else ''} in {limits.memory / MIB / 1024:.1f} GiB"
+    if value := version(subject, context):
+        return f"{title(subject, context.knowledge)} {value}"
     if context.resolution:
         return _decided(subject, context.resolution)
     return _written(subject, context.profile, context.knowledge) if context.profile else ""
 
 
 def _decided(subject: str, resolution: Resolution) -> str:
-    accelerator = resolution.accelerator
-    if version := resolution.components.get(subject):
-        return f"{accelerator.titles.get(subject, subject)} {version}"
     compiler = f"{resolution.gpu_compiler} {resolution.gpu_compiler_version}".rstrip()
     return {
         "targets": ", ".join(resolution.targets),
@@ -107,8 +106,7 @@ def _written(subject: str, profile: Profile, knowledge: KnowledgeBase) -> str:
         return ", ".join(listed_targets(profile) or [_gpu(name, knowledge) for name in profile.named_gpus])
     if subject == "gpu_compiler":
         return f"{profile.compiler} for GPU code" if profile.compiler else ""
-    version = asked_version(profile, subject)
-    return f"{title(subject, knowledge)} {version}" if version else ""
+    return ""
 
 
 def _gpu(name: str, knowledge: KnowledgeBase) -> str:
@@ -216,8 +214,11 @@ def _moves(
             yield from _changes_of_verb(path, verb, str(text).format(**values), context, profile)
         elif wanted is None:
             yield from [{path: None}] if is_set(profile, path) or path in profile.components else []
-        elif _current_value(profile, path) != wanted and not _is_decided(path, wanted, context):
-            yield {path: wanted}
+        else:
+            # Without a field in the profile, the build may already have had the wanted compiler.
+            compiler = context.resolution.gpu_compiler if path == "compiler" and context.resolution else None
+            if wanted not in (compiler, _current_value(profile, path)):
+                yield {path: wanted}
 
 
 def _changes_of_verb(path: str, verb: str, text: str, context: Context, profile: Profile) -> Iterator[Change]:
@@ -238,9 +239,9 @@ def _changes_of_verb(path: str, verb: str, text: str, context: Context, profile:
         listed = list(_current_value(profile, path) or ())  # type: ignore[call-overload]
         yield from [{path: [*listed, text]}] if text not in listed else []
     else:
-        of_target, near = (text, "") if verb == "for" else ("", text)
-        versions = _versions(path, near, context, profile)
-        yield from ({path: version} for version in versions if _has(path, version, of_target, context))
+        versions = _versions(path, text if verb == "nearest" else "", context, profile)
+        for_target = text if verb == "for" else ""
+        yield from ({path: version} for version in versions if not for_target or _has(path, version, text, context))
 
 
 def _without_target(text: str, context: Context, profile: Profile) -> Iterator[Change]:
@@ -257,14 +258,10 @@ def _without_target(text: str, context: Context, profile: Profile) -> Iterator[C
 
 
 def _has(toolkit: str, version: str, target: str, context: Context) -> bool:
-    """Return whether a toolkit version compiles for a target of the build; always true for an empty target."""
-    if not target:
-        return True
-    wanted, resolution = number(target), context.resolution
-    row = context.knowledge.toolkit(toolkit, version)
+    """Return whether a toolkit version compiles for a target of the build."""
+    wanted, row = number(target), context.knowledge.toolkit(toolkit, version)
     # If the build does not have the target, another toolkit does not help.
-    asked = resolution is not None and any(number(listed) == wanted for listed in resolution.targets)
-    return bool(asked and row and wanted in row.targets)
+    return bool(row and wanted in row.targets and wanted in map(number, targets(context)))
 
 
 def _versions(name: str, near: str, context: Context, profile: Profile) -> Sequence[str]:
@@ -281,8 +278,3 @@ def _current_value(profile: Profile, path: str) -> object:
     for name in path.split("."):
         value = getattr(value, name, None)
     return value
-
-
-def _is_decided(path: str, wanted: object, context: Context) -> bool:
-    """Return whether the build already had the wanted value without a field in the profile."""
-    return path == "compiler" and context.resolution is not None and context.resolution.gpu_compiler == wanted

@@ -17,7 +17,7 @@ from tfdock.types import TARGET_FIELDS
 
 if TYPE_CHECKING:
     from tfdock.resolve.profile_changes import Change
-    from tfdock.resolve.starter import Starter, StarterDevices
+    from tfdock.resolve.starter import AcceptedProfile, StarterDevices
 
 NAMED = ("tensorflow", "python", "cuda")  #: Fields that have their own option.
 #: Values that are not quoted: lists, maps, numbers, and YAML keywords.
@@ -55,7 +55,7 @@ class Wish:
 
     def profile(
         self, knowledge: KnowledgeBase, local: Sequence[str], machine: str, *, allow_untested: bool
-    ) -> Starter:
+    ) -> AcceptedProfile:
         """Return a profile for the wish, as `init` writes it; raises ProfileError and Incompatible.
 
         Its source is the release's own; `over` sets another source. `local` are this machine's GPUs, which replace

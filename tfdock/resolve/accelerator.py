@@ -151,6 +151,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
     gpus = [(path, gpu) for path, _, gpu in asked_gpus(question) if gpu]
     listed = [RequestedBuild(target=target, path=path) for _, path, target in _asked_targets(question)]
     combination = Combination(
+        profile=question.profile,
         knowledge=question.knowledge,
         release=release,
         accelerator=accelerator,
@@ -164,10 +165,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
             for path, gpu in gpus
             if gpu.accelerator == accelerator.accelerator  # another family is refused as accelerator-conflict
         ],
-        compiler_asked=bool(question.profile.compiler),
-        xla=question.profile.xla,
         served=gpus if listed else (),
-        own_source=question.profile.source.is_own,
     )
     _refuse_other_machines(question, gpus, listed)
     # This is after the GPUs and before the toolkit, because the targets decide the toolkit.
@@ -220,16 +218,14 @@ def _refuse_other_machines(
             continue
         base = "" if any(row.machine == machine for row in knowledge.images) else ", with your own base image"
         # A user who writes the CUDA version in this field rarely has such a GPU.
-        mistaken = gpu.target in asked_components(question).values()
-        why = f"{gpu.target} is also a version in another field; this field is for a GPU's target (`tfdock gpus`)"
-        question.notes.refuse(
-            "gpu-other-machine",
-            path,
-            f"{name} is sold with a {machine} CPU, but this build is for {here}",
-            why=why if mistaken else "a wheel is built for the CPU architecture of the machine that builds it",
-            fix=(f"build it on {machine}{base}", f"name a GPU of {here} machines"),
-            weight="error" if certain else "warning",
-        )
+        if gpu.target in asked_components(question).values():
+            why = f"{gpu.target} is also a version in another field; this field is for a GPU's target (`tfdock gpus`)"
+        else:
+            why = "a wheel is built for the CPU architecture of the machine that builds it"
+        message = f"{name} is sold with a {machine} CPU, but this build is for {here}"
+        fix = (f"build it on {machine}{base}", f"name a GPU of {here} machines")
+        weight = "error" if certain else "warning"
+        question.notes.refuse("gpu-other-machine", path, message, why=why, fix=fix, weight=weight)
 
 
 def _official_targets(question: Question, combination: Combination) -> list[RequestedBuild]:
@@ -239,9 +235,8 @@ def _official_targets(question: Question, combination: Combination) -> list[Requ
         message = f"the GPUs of the official TensorFlow {combination.release.release} are not known"
         why = f"and neither `gpus` nor `{combination.accelerator.target_field}` names any"
         question.notes.refuse("targets-missing", "accelerator", message, why=why)
-    toolkit = combination.accelerator.toolkit or ""
     # The field that asked for the toolkit is at fault, if there is one.
-    path = combination.place(toolkit) if toolkit in combination.asked else "accelerator"
+    path = combination.place(combination.toolkit_name, "accelerator")
     return [RequestedBuild(target=target, path=path, official=True) for target in official]
 
 
@@ -274,8 +269,8 @@ def _with_toolkit(question: Question, combination: Combination) -> Combination:
     versions = _candidates(combination, combination.accelerator.toolkit)
     # Use the release's own compiler as long as any version of the toolkit works with it.
     pairs = (
-        _with_compiler(question, combination.with_versions(version), compiler)
-        for compiler in _compilers(question, combination)
+        _with_compiler(combination.with_versions(version), compiler)
+        for compiler in _compilers(combination)
         for version in versions
     )
     chosen = _first_without_finding(pairs, DEVICE_RULES)
@@ -339,7 +334,7 @@ def _beside_toolkit(combination: Combination, name: str) -> Iterator[dict[str, s
 
     Yield nothing if the profile names the version, or Bazel has a closed list.
     """
-    knowledge, toolkit = combination.knowledge, combination.accelerator.toolkit or ""
+    knowledge, toolkit = combination.knowledge, combination.toolkit_name
     own, chosen = combination.release.support(name), combination.toolkit_version
     if name in combination.asked or own.closed or not own.tested or not chosen:
         return
@@ -383,13 +378,10 @@ def _choose_component(question: Question, combination: Combination, name: str | 
         reason = "as asked" if value == asked else f"newest known version of {asked}"
         notes.choose(name, value, "profile", reason)
     elif support.tested is None:
-        notes.refuse(
-            "component-missing",
-            combination.place(name),
-            f"no {combination.title(name)} version is known to be tested with TensorFlow {release.release}",
-            why=f"the release accepts {', '.join(support.accepted)}" if support.accepted else "",
-            fix=f"say which: `{combination.place(name)}: …`",
-        )
+        message = f"no {combination.title(name)} version is known to be tested with TensorFlow {release.release}"
+        why = f"the release accepts {', '.join(support.accepted)}" if support.accepted else ""
+        path = combination.place(name)
+        notes.refuse("component-missing", path, message, why=why, fix=f"say which: `{path}: …`")
     # Compare with the full version, because `tested` may be a minor version.
     elif value == full_version(combination, name, support.tested):
         notes.choose(name, value, f"releases.yaml {release.release}", "the version the release was tested with")
@@ -401,45 +393,41 @@ def _choose_component(question: Question, combination: Combination, name: str | 
         notes.choose(name, value, f"releases.yaml {release.release}", reason)
 
 
-def _compilers(question: Question, combination: Combination) -> list[str]:
+def _compilers(combination: Combination) -> list[str]:
     """Return compilers of GPU code in order of preference; one empty name if there is no choice."""
     default, known = combination.release.gpu_compiler, combination.accelerator.compilers
     if default is None or not known:
         return [""]
-    if question.profile.compiler:
-        return [question.profile.compiler]
-    names = [default, *(name for name in known if name != default and _is_available(question, combination, name))]
+    if combination.profile.compiler:
+        return [combination.profile.compiler]
+    names = [default, *(name for name in known if name != default and _is_available(combination, name))]
     # The release has another C++ compiler beside each of them: clang beside clang, gcc beside nvcc.
-    return sorted(names, key=lambda name: not _is_beside_host(question, combination, name))
+    return sorted(names, key=lambda name: not _is_beside_host(combination, name))
 
 
-def _is_beside_host(question: Question, combination: Combination, compiler: str) -> bool:
+def _is_beside_host(combination: Combination, compiler: str) -> bool:
     """Return whether the release has the profile's C++ compiler beside this compiler of GPU code."""
-    host = question.profile.host_compiler
+    host = combination.profile.host_compiler
     name = host.name if isinstance(host, HostCompiler) else host
     return bool(name) and combination.release.host_compilers.get(compiler) == name
 
 
-def _is_available(question: Question, combination: Combination, compiler: str) -> bool:
+def _is_available(combination: Combination, compiler: str) -> bool:
     """Return whether the release can use a compiler: the toolkit's own, or another one in a known version."""
-    # nvcc has no row in compilers.yaml: it has the version of its toolkit.
-    own_version = any(name == compiler for name, _ in question.knowledge.compilers)
-    return not own_version or bool(_version_of(question, combination.release, compiler))
+    return not combination.is_separate(compiler) or bool(_version_of(combination, compiler))
 
 
-def _version_of(question: Question, release: Release, compiler: str) -> str:
+def _version_of(combination: Combination, compiler: str) -> str:
     """Return the version of a compiler that is not the toolkit's: the profile's, else the release's."""
-    host = question.profile.host_compiler
+    host = combination.profile.host_compiler
     if isinstance(host, HostCompiler) and host.name == compiler and (host.version or host.path):
         # The profile gives the compiler's path, so its version is unknown and no row applies to it.
         return str(Version(host.version).parts[0]) if host.version else "of unknown version"
-    if any(name == compiler for name, _ in question.knowledge.compilers):
-        return release.compilers.get(compiler, "")
-    return ""
+    return combination.release.compilers.get(compiler, "") if combination.is_separate(compiler) else ""
 
 
-def _with_compiler(question: Question, combination: Combination, compiler: str) -> Combination:
-    version = _version_of(question, combination.release, compiler)
+def _with_compiler(combination: Combination, compiler: str) -> Combination:
+    version = _version_of(combination, compiler)
     return replace(combination, compiler=compiler, compiler_version=version)
 
 
@@ -451,7 +439,7 @@ def _choose_compiler(question: Question, combination: Combination) -> None:
         message = f"the GPU compiler `{asked}` is not known"
         why = f"known for {combination.accelerator.accelerator}: {', '.join(combination.accelerator.compilers)}"
         notes.refuse("compiler-unknown", "compiler", message, why=why)
-    elif asked and not _is_available(question, combination, asked):
+    elif asked and not _is_available(combination, asked):
         message = f"TensorFlow {combination.release.release} is not known to have been compiled by {asked}"
         notes.doubt("compiler-unavailable", "compiler", message, why=f"its GPU code is compiled by {default}")
     if asked:
@@ -461,7 +449,7 @@ def _choose_compiler(question: Question, combination: Combination) -> None:
         notes.choose("compiler", combination.compiler, row, "the release's own GPU compiler")
     else:
         # The reason for another compiler is the support that the release's own compiler lacks.
-        instead = _with_compiler(question, combination, default or "")
-        beside = _is_beside_host(question, combination, combination.compiler)
+        instead = _with_compiler(combination, default or "")
+        beside = _is_beside_host(combination, combination.compiler)
         why = "the release has this C++ compiler beside it" if beside else _finding(instead, DEVICE_RULES)
         notes.choose("compiler", combination.compiler, "compilers.yaml", why)

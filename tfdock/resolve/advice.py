@@ -31,28 +31,17 @@ from tfdock.gpu.devices import (
     unknown_gpu,
 )
 from tfdock.gpu.gpu_facts import OFFICIAL_MACHINE, companions, facts_of_release
-from tfdock.knowledge.fits import (
-    glibc_of,
-    goes_with,
-    is_older,
-    is_part,
-    is_used,
-    overrides,
-    own_target,
-    reports,
-    runs_with_later,
-    versions_of,
-)
+from tfdock.knowledge import fits
 from tfdock.knowledge.gpu_rows import Gpu, OtherDevice, PublishedBuild, TargetReport
 from tfdock.knowledge.release_rows import Estimate, Release, applies
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
-from tfdock.resolve.gpu_support import apart, release_named, spans, taken_versions
+from tfdock.resolve.gpu_support import apart, range_words, release_named, spans, taken_versions
 from tfdock.resolve.profile_changes import Change, is_set, yaml_text
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.resolve import resolve_text
-from tfdock.resolve.starter import StarterDevices, profile_text, starter
+from tfdock.resolve.starter import AcceptedProfile, StarterDevices, profile_text, starter
 from tfdock.types import Capability, Host, Version, same_minor
 
 OFFICIAL_PROJECT = "tensorflow"  #: The project of official wheels for most releases and accelerators.
@@ -104,15 +93,6 @@ class SizePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedProfile:
-    """A profile that `check` accepts, possibly with `allow_untested`."""
-
-    text: str
-    release: Release
-    resolution: Resolution
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """The whole answer. `asked` is the requested release, `native` the newest official wheel that runs on all GPUs
     without JIT, `instead` an official wheel that makes a build of the offer unnecessary. `notes` are further facts
@@ -157,8 +137,8 @@ class Advice:
     @property
     def needs_no_build(self) -> bool:
         """Whether the release's official wheel serves every GPU."""
-        fits = self.python is None or self.python in self.wheel.pythons
-        return fits and all(gpu.starts_at_once for gpu in self.gpus)
+        has_python = self.python is None or self.python in self.wheel.pythons
+        return has_python and all(gpu.starts_at_once for gpu in self.gpus)
 
 
 # --- the whole ------------------------------------------------------------------------------------------------------
@@ -257,11 +237,11 @@ def advise_on(
 def _check_needs_no_gpu(knowledge: KnowledgeBase, parts: Mapping[str, str], notes: Sequence[str]) -> None:
     """Raise ProfileError, with the notes, if a part is for GPUs: no answer fits without the GPU's name."""
     for part, version in parts.items():
-        if part in knowledge.components or any(row.is_for(part, version) for row in knowledge.published_builds):
+        rows = [row for row in knowledge.published_builds if row.is_for(part, version)]
+        if part in knowledge.components or rows:
             pair = f"{part} {version}"
             fix = f"name the GPU: `tfdock advise GPU {pair}`; `tfdock releases {pair}` lists releases"
             message = f"`{pair}` is for a GPU, and no GPU is named"
-            rows = (row for row in knowledge.published_builds if row.is_for(part, version))
             builds = [f"{row.build} has TensorFlow {row.tensorflow}: `{row.get}`" for row in rows]
             raise ProfileError.of("wish-without-gpu", message, fix, why="; ".join([*notes, *builds]), field="gpu")
 
@@ -270,7 +250,7 @@ def _check_driver(knowledge: KnowledgeBase, gpus: Sequence[Gpu], driver: str, *,
     """Raise ProfileError if a driver is too old to find one of the GPUs; `driver` is empty if unknown."""
     for gpu in gpus if driver else ():
         first = gpu_driver(knowledge, gpu.accelerator, gpu.target, gpu.gpu, wsl=wsl)
-        if first and is_older(driver, first):
+        if first and fits.is_older(driver, first):
             message = f"driver {driver} does not know {title(knowledge, gpu)}"
             raise ProfileError.of("driver-too-old-for-gpu", message, f"install driver {first} or newer", field="gpu")
 
@@ -283,7 +263,7 @@ def _parts_in(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[dict[str,
         # A distribution may have two words: `amazon linux 2`.
         sizes = (2, 1) if re.fullmatch(r"\d+(\.\d+)*", word) else ()
         names = {size: " ".join(others[-size:]).lower() for size in sizes if len(others) >= size}
-        known = (size for size, name in names.items() if name == "tensorflow" or is_part(knowledge, name, word))
+        known = (size for size, name in names.items() if name == "tensorflow" or fits.is_part(knowledge, name, word))
         if size := next(known, 0):
             parts[names[size]] = word
             del others[-size:]
@@ -307,23 +287,23 @@ def _limited_to(
         rows = {
             name: row
             for name, row in knowledge.releases.items()
-            if goes_with(knowledge, row, part, version, python) or runs_with_later(knowledge, row, part, version)
+            if fits.goes_with(knowledge, row, part, version, python)
+            or fits.runs_with_later(knowledge, row, part, version)
         }
-        runs = spans(rows, knowledge.releases)
-        fitting = [first if first == last else f"{first} to {last}" for first, last in runs]
+        fitting = range_words(spans(rows, knowledge.releases))
         releases = f"{joined(fitting)} (`tfdock releases {part} {version}`)" if fitting else "none"
         asked = release_named(knowledge, tensorflow)[0] if tensorflow else None
         old = asked and asked.release not in rows
-        made = versions_of(asked).get(part, "") if asked and old else ""
+        made = fits.versions_of(asked).get(part, "") if asked and old else ""
         own = f"; TensorFlow {asked.release} is made with {part} {made}" if asked and made else ""
         notes.append(f"official wheels that go with {part} {version}: {releases}{own}")
         driver = part == "driver"
-        if old and (driver or glibc_of(knowledge, part, version)):
+        if old and (driver or fits.glibc_of(knowledge, part, version)):
             beside = f" and Python {python}" if python and not driver else ""
             message = f"{part} {version} is too old for TensorFlow {tensorflow}{beside}"
             fix = f"update the {'driver' if driver else 'system'}, or use TensorFlow {releases}"
             raise ProfileError.of("driver-too-old" if driver else "release-unknown", message, fix)
-        if not any(part in versions_of(row) for row in knowledge.releases.values()):
+        if not any(part in fits.versions_of(row) for row in knowledge.releases.values()):
             left = {name: row for name, row in left.items() if name in rows}
     if not left:
         raise ProfileError.of("release-unknown", "no release goes with all of these versions", why="; ".join(notes))
@@ -385,7 +365,7 @@ def advise(
         mixed=wanted.mixed,
         apart=() if wanted.mixed or planned else wanted.reasons_apart(),
         reported=wanted.reported(compatibilities),
-        overrides=tuple(row for gpu in gpus for row in overrides(knowledge, wanted.accelerator, gpu.target)),
+        overrides=tuple(row for gpu in gpus for row in fits.overrides(knowledge, wanted.accelerator, gpu.target)),
         plan=wanted.size(planned.release, planned.resolution.targets) if planned else None,
         alternative=wanted.size_with_code_for_each(planned) if planned else None,
         figures=tuple(wanted.figures(planned.release if planned else release)),
@@ -433,7 +413,7 @@ def _advise_without_gpu(wanted: _Wanted, tensorflow: str | None, machine: str) -
         instead=native,
         notes=(device.says, device.instead) if device else (_OTHER_SYSTEMS,),
         unbuilt=wanted.unbuilt,
-        offer=AcceptedProfile(text=start.text, release=release, resolution=start.resolution) if start else None,
+        offer=start,
     )
 
 
@@ -575,7 +555,7 @@ class _Wanted:
     def reported(self, gpus: Iterable[Compatibility]) -> tuple[str, ...]:
         """Return reports about the GPUs on which the wheel does not start at once."""
         slow = [one.gpu for one in gpus if not one.starts_at_once]
-        lines = (line for gpu in slow for line in reports(self.knowledge, gpu.accelerator, gpu.target))
+        lines = (line for gpu in slow for line in fits.reports(self.knowledge, gpu.accelerator, gpu.target))
         return tuple(dict.fromkeys(lines))
 
     # --- the official wheel ---------------------------------------------------------------------------------------
@@ -596,7 +576,7 @@ class _Wanted:
         if self.python is not None and self.python not in able:
             extra = None  # the libraries cannot be installed with that Python; the wheel itself can
         tested = ((name, release.support(name).tested) for name in accelerator.components)
-        later = " or a later {}.x" if runs_with_later(self.knowledge, release, accelerator.toolkit or "") else ""
+        later = " or a later {}.x" if fits.runs_with_later(self.knowledge, release, accelerator.toolkit or "") else ""
         numbers = ((name, f"{number}{later.format(number.partition('.')[0])}") for name, number in tested if number)
         needs = tuple(f"{accelerator.titles.get(name, name)} {number}" for name, number in numbers)
         targets = release.official_targets.get(accelerator.accelerator, ())
@@ -656,11 +636,11 @@ class _Wanted:
     def _serves(self, row: PublishedBuild, gpu: Gpu) -> bool:
         """Return whether a build is known to run on a GPU, if need be with a setting that users report."""
         release = self.knowledge.release_of(row.tensorflow)
-        targets = {gpu.target, *(one.runs_as for one in overrides(self.knowledge, self.accelerator, gpu.target))}
-        used = {target for target in targets if release and is_used(release, self.accelerator, target)}
+        targets = {gpu.target, *(one.runs_as for one in fits.overrides(self.knowledge, self.accelerator, gpu.target))}
+        used = {target for target in targets if release and fits.is_used(release, self.accelerator, target)}
         machine = self.device.runs.get(gpu.accelerator) if self.device else self.machine(gpu)
-        fits = row.accelerator == gpu.accelerator and machine in row.machines
-        return fits and bool(targets & {*row.targets} if row.targets else used)
+        suits = row.accelerator == gpu.accelerator and machine in row.machines
+        return suits and bool(targets & {*row.targets} if row.targets else used)
 
     def on_official(self, release: Release) -> tuple[Compatibility, ...]:
         """Return how the release's official wheel serves each GPU."""
@@ -768,7 +748,7 @@ class _Wanted:
 
     def _exact_targets(self, release: Release) -> tuple[str, ...]:
         """Return each GPU's own target, in the release's notation."""
-        return sorted_targets(own_target(release, self.accelerator, gpu.target) for gpu in self.gpus)
+        return sorted_targets(fits.own_target(release, self.accelerator, gpu.target) for gpu in self.gpus)
 
     def _compilable_targets(self, release: Release) -> set[str]:
         """Return the targets that any toolkit of the release can compile for (`86`, `gfx90a`)."""
@@ -811,11 +791,8 @@ class _Wanted:
     def size_with_code_for_each(self, offer: AcceptedProfile) -> SizePlan | None:
         """Return the size of a longer list, with code for exactly each GPU, if the release accepts this list."""
         exact = self._exact_targets(offer.release) if len(self.names) < len(self.gpus) else ()
-        fields = {
-            "tensorflow": str(offer.resolution.version),
-            "gpus": self.names,
-            self.accelerator.target_field: exact,
-        }
+        listed, version = self.accelerator.target_field, str(offer.resolution.version)
+        fields = {"tensorflow": version, "gpus": self.names, listed: exact}
         try:
             targets = self._accepted(offer.release, fields, {}).resolution.targets
         except Incompatible:

@@ -23,20 +23,7 @@ from tfdock.gpu.devices import (
     target_number,
 )
 from tfdock.gpu.verdict import Runs
-from tfdock.knowledge.fits import (
-    can_express_target,
-    exact_target,
-    has_code_for,
-    is_made_for,
-    is_used,
-    libraries,
-    missing_tag,
-    name_with,
-    reaches,
-    reports,
-    serves,
-    toolkit_floor,
-)
+from tfdock.knowledge import fits
 from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
@@ -114,7 +101,7 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
 def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str, name: str = "") -> TargetFacts:
     """Return the facts of a target (`8.6`, `gfx90a`), or of one GPU, which may need a newer driver."""
     family = accelerator.accelerator
-    written = exact_target(accelerator, target)
+    written = fits.exact_target(accelerator, target)
     number = target_number(written)
     rows = knowledge.toolkits_of(accelerator.toolkit or "")
     gpu = knowledge.gpus.get(name)
@@ -127,7 +114,7 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
         """Return the oldest driver that supports the GPU, and the oldest driver for the GPU's first toolkit."""
         knows = gpu_driver(knowledge, family, target, name, wsl=wsl)
         first = able[0] if able else None
-        return knows, toolkit_floor(knowledge, first.toolkit, Version(first.version), wsl=wsl) if first else None
+        return knows, fits.toolkit_floor(knowledge, first.toolkit, Version(first.version), wsl=wsl) if first else None
 
     (driver, toolkit_driver), windows = drivers(wsl=False), drivers(wsl=True)
     return TargetFacts(
@@ -147,7 +134,7 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
         needs_driver=_newest(driver, toolkit_driver),
         needs_driver_windows=_newest(*windows),
         open_modules=needs_open_modules(knowledge, family, target, name),
-        reports=reports(knowledge, family, target),
+        reports=fits.reports(knowledge, family, target),
     )
 
 
@@ -177,8 +164,8 @@ def _releases(knowledge: KnowledgeBase, family: str, target: str, minors: tuple[
             and _has_libraries(knowledge, accelerator, beside, version, target)
             and _has_image(knowledge, accelerator, release, beside, version)
         )
-        expressible = can_express_target(release, accelerator, exact_target(accelerator, target))
-        if toolkits and expressible and is_used(release, accelerator, target):
+        expressible = fits.can_express_target(release, accelerator, fits.exact_target(accelerator, target))
+        if toolkits and expressible and fits.is_used(release, accelerator, target):
             official = release.official_targets.get(accelerator.accelerator, ())
             verdict = judge(knowledge, accelerator, target, official)
             found = ReleaseFor(
@@ -188,7 +175,7 @@ def _releases(knowledge: KnowledgeBase, family: str, target: str, minors: tuple[
                 official=any(dotted(listed) == target for listed in official),
                 wheel_runs=verdict.runs,
                 wheel_by=verdict.by,
-                xla=reaches(accelerator, target, release.xla_floor),
+                xla=fits.reaches(accelerator, target, release.xla_floor),
             )
             taking.append(found)
     return tuple(taking)
@@ -202,8 +189,8 @@ def _has_image(
     for versions in itertools.product(*beside.values()):
         components = {accelerator.toolkit or "": toolkit, **dict(zip(beside, versions, strict=True))}
         for row in knowledge.images:
-            is_one = serves(knowledge, row, release, accelerator, components)
-            if is_one and not missing_tag(knowledge, name_with(row, components)):
+            is_one = fits.serves(knowledge, row, release, accelerator, components)
+            if is_one and not fits.missing_tag(knowledge, fits.name_with(row, components)):
                 return True
     return False
 
@@ -213,12 +200,14 @@ def _has_libraries(
 ) -> bool:
     """Return whether each library of the release has a known version for toolkit and target."""
 
-    def fits(name: str, version: str) -> bool:
-        rows = libraries(knowledge, name, version)
+    def is_usable(name: str, version: str) -> bool:
+        rows = fits.libraries(knowledge, name, version)
         # Without a row, the library is assumed to work.
-        return not rows or any(is_made_for(row, toolkit) and has_code_for(row, accelerator, target) for row in rows)
+        return not rows or any(
+            fits.is_made_for(row, toolkit) and fits.has_code_for(row, accelerator, target) for row in rows
+        )
 
-    return all(any(fits(name, version) for version in versions) for name, versions in beside.items())
+    return all(any(is_usable(name, version) for version in versions) for name, versions in beside.items())
 
 
 def taken_versions(support: Support) -> list[str]:
@@ -251,7 +240,7 @@ def toolkit_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
     known = [row.version for row in knowledge.toolkits_of(facts.toolkit)]
     if not facts.toolkits:
         return f"no {name} is known to support it"
-    return f"{name} {_range_words(spans(facts.toolkits, known), facts.last_toolkit)}"
+    return f"{name} {', '.join(range_words(spans(facts.toolkits, known), is_open=facts.last_toolkit))}"
 
 
 def release_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
@@ -259,16 +248,15 @@ def release_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
     releases = [release.release for release in facts.releases]
     if not releases:
         return "no release of TensorFlow itself is known to support it"
-    newest = max(knowledge.releases, key=Version)
-    return f"TensorFlow {_range_words(spans(releases, knowledge.releases), releases[-1] == newest)}"
+    # No newer release is known to refuse the target, so the last range may be open.
+    is_open = releases[-1] == max(knowledge.releases, key=Version)
+    return f"TensorFlow {', '.join(range_words(spans(releases, knowledge.releases), is_open=is_open))}"
 
 
-def _range_words(ranges: Sequence[tuple[str, str]], is_open: bool) -> str:
+def range_words(ranges: Sequence[tuple[str, str]], *, is_open: bool = False) -> list[str]:
+    """Return ranges of versions as texts: `2.5`, `2.7 to 2.9`, and of an open last range `2.12 or newer`."""
     words = [first if first == last else f"{first} to {last}" for first, last in ranges]
-    if is_open:
-        # No newer release is known to refuse the target, so the last range is open.
-        words[-1] = f"{ranges[-1][0]} or newer"
-    return ", ".join(words)
+    return [*words[:-1], f"{ranges[-1][0]} or newer"] if is_open else words
 
 
 def spans(versions: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]]:

@@ -169,18 +169,13 @@ class Reports:
         return {**self._facts, part: value}
 
     def _failure(self, row: ReportedBuild, path: str, message: str, built: str = "") -> RuleFinding:
-        return RuleFinding(
-            code="known-to-fail",
-            path=path,
-            message=message,
-            why=sentences(
-                f"`{row.failed_with}`" if row.failed_with else row.note or "",
-                f"reported in {row.at}",
-                f"what mends it: {'; '.join(row.needs)}" if row.needs else "",
-                built,
-            ),
-            weight="warning" if built else "failing",
+        why = sentences(
+            f"`{row.failed_with}`" if row.failed_with else row.note or "",
+            f"reported in {row.at}",
+            f"what mends it: {'; '.join(row.needs)}" if row.needs else "",
+            built,
         )
+        return RuleFinding("known-to-fail", path, message, why, weight="warning" if built else "failing")
 
     def _who_built(self, row: ReportedBuild) -> list[ReportedBuild]:
         """Return the builds for this accelerator, of the same parts with the same options and without an edit."""
@@ -208,15 +203,13 @@ class Reports:
         aside = f"; no report about {' or '.join(without)} is known" if without else ""
         if self._between:
             parts = " and ".join(self._between)
-            return _choice(
-                "tested", f"no such build is known, but there are builds with {parts}, which the warnings name{aside}"
-            )
+            known = f"there are builds with {parts}, which the warnings name"
+            return _choice("tested", f"no such build is known, but {known}{aside}")
         if self._built:
             how = "" if self._own else "for GPUs "
             return _choice("built", f"{how}by {self._named(self._own or self._built)}{aside}")
-        return _choice(
-            "tested", f"the release's own tables list the parts; no report of such a build is known{aside}"
-        )
+        known = "the release's own tables list the parts; no report of such a build is known"
+        return _choice("tested", f"{known}{aside}")
 
     def _named(self, rows: Sequence[ReportedBuild]) -> str:
         dates: dict[str, str] = {}

@@ -53,17 +53,12 @@ def changed(profile: Profile, change: Change) -> Profile:
 
 def is_set(profile: Profile, path: str) -> bool:
     """Return whether a profile sets a field to a value that is not the default."""
-    field, _, inner = path.partition(".")
-    value: Any = getattr(profile, field, None)
-    model: Any = type(profile)
-    if isinstance(value, dict):
-        return inner in value
-    if inner and not hasattr(value, inner):
-        return False
-    if inner:
-        model, field, value = type(value), inner, getattr(value, inner)
-    info = model.model_fields.get(field)
-    return info is not None and value != info.get_default(call_default_factory=True)
+    outer, _, name = path.rpartition(".")
+    model: Any = getattr(profile, outer, None) if outer else profile
+    if isinstance(model, dict):
+        return name in model
+    info = getattr(type(model), "model_fields", {}).get(name)
+    return info is not None and getattr(model, name) != info.get_default(call_default_factory=True)
 
 
 def mentioned_accelerators(profile: Profile, knowledge: KnowledgeBase) -> list[Accelerator]:

@@ -19,7 +19,7 @@ class TrialRefused(Exception):
     """A trial resolution ended at its first refusal. The refusal is never shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RuleFinding:
     """The finding of a rule: a code, the field that causes it, the problem, the reasons.
 
@@ -89,13 +89,15 @@ class Notes:
         if refused and self.trial:
             raise TrialRefused
         place = self.problems if refused else self.untested if finding.weight == "doubt" else self.warnings
-        place.append(self._problem(finding, "error" if refused else "warning"))
+        node, severity = self.document.at_field(finding.path), "error" if refused else "warning"
+        more = {"why": finding.why, "severity": severity, "field": finding.path}
+        place.append(node.problem(self.file, finding.code, finding.message, finding.fix, **more))
 
     def refuse(
         self, code: str, path: str, message: str, *, why: str = "", fix: Fix = "", weight: str = "error"
     ) -> None:
         """Record a combination that cannot work; with another `weight`, one that may."""
-        self.find(RuleFinding(code=code, path=path, message=message, why=why, fix=fix, weight=weight))
+        self.find(RuleFinding(code, path, message, why, fix, weight))
 
     def stop(self, code: str, path: str, message: str, *, why: str = "", fix: Fix = "") -> NoReturn:
         """Record a combination that cannot work, and raise Incompatible: nothing more can be checked."""
@@ -104,7 +106,7 @@ class Notes:
 
     def doubt(self, code: str, path: str, message: str, *, why: str = "", part: str = "") -> None:
         """Record an untested combination."""
-        self.find(RuleFinding(code=code, path=path, message=message, why=why, weight="doubt", part=part))
+        self.find(RuleFinding(code, path, message, why, weight="doubt", part=part))
 
     def settle(self, judged: Callable[[RuleFinding], RuleFinding | None] = lambda doubt: doubt) -> None:
         """Record the held doubts after `judged` has judged them; a doubt is dropped if the result is None."""
@@ -122,11 +124,6 @@ class Notes:
         # No further evidence will come, so the held doubts remain doubts.
         self.settle()
         return Incompatible(*by_place(self.problems))
-
-    def _problem(self, finding: RuleFinding, severity: str) -> Problem:
-        node = self.document.at_field(finding.path)
-        more = {"why": finding.why, "severity": severity, "field": finding.path}
-        return node.problem(self.file, finding.code, finding.message, finding.fix, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

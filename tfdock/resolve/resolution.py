@@ -12,17 +12,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from tfdock.errors import Problem
+from tfdock.knowledge import fits
 from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
 from tfdock.knowledge.evidence_rows import Edit, spans
-from tfdock.knowledge.fits import (
-    archives_of,
-    distribution_of,
-    missing_tag,
-    name_with,
-    serves,
-    source_archives_of,
-    written,
-)
 from tfdock.knowledge.gpu_rows import Fork
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter
 from tfdock.knowledge.release_rows import Release, applies
@@ -242,6 +234,8 @@ class _Decision:
             self._stop_at_placeholder(missing)
         self.notes.stop_if_refused()
         platform = self._platform(image, paths.get(self.host_compiler.name, ""), environment, held)
+        # Users look for these two choices first; the other choices keep their order.
+        choices = sorted(self.notes.choices, key=lambda choice: choice.field not in ("tensorflow", "python"))
         return Resolution(
             version=self.version,
             release=release,
@@ -258,7 +252,7 @@ class _Decision:
             base=base,
             image=image,
             interpreter=self.knowledge.interpreters.get(python) if image.interpreter else None,
-            archives=archives_of(self.knowledge, image, chosen.components) or (),
+            archives=fits.archives_of(self.knowledge, image, chosen.components) or (),
             paths=paths,
             bazel=bazel,
             cachebusters=tuple(row.variable for row in self.knowledge.cachebusters),
@@ -276,10 +270,7 @@ class _Decision:
             runtime_asked=self.profile.runtime is not None,
             verify=self.profile.verify,
             build_id=names.build_id,
-            # Users look for these two choices first; the other choices keep their order.
-            choices=tuple(
-                sorted(self.notes.choices, key=lambda choice: choice.field not in ("tensorflow", "python"))
-            ),
+            choices=tuple(choices),
             untested=tuple(by_place(self.notes.untested)),
             warnings=tuple(self.notes.warnings),
         )
@@ -302,11 +293,9 @@ class _Decision:
         # A custom source may have a version that was never released.
         official = not (source.git or source.archive or source.path or source.ref)
         if len(asked.parts) < 3 and release.patches:
-            version = Version(release.newest)
-            self.notes.choose(
-                "tensorflow", version, f"releases.yaml {release.release}", "newest patch release of the minor"
-            )
-            return release, version
+            row = f"releases.yaml {release.release}"
+            self.notes.choose("tensorflow", release.newest, row, "newest patch release of the minor")
+            return release, Version(release.newest)
         if official and release.patches and str(asked) not in release.patches:
             message = f"TensorFlow {asked} is not a known release"
             why = f"releases of {release.release}: {', '.join(release.patches)}"
@@ -360,7 +349,7 @@ class _Decision:
             "fork": fork.git.split("/", 3)[3] if fork else "",
             "version": str(self.version),
             "accelerator": accelerator.accelerator,
-            "toolkit": accelerator.toolkit or "",
+            "toolkit": chosen.toolkit_name,
             "machine": self.question.machine,
             "python": self.profile.python or "",
             "compiler": f"{chosen.compiler} {toolkit}".strip() if toolkit[:1].isdigit() else chosen.compiler,
@@ -390,13 +379,9 @@ class _Decision:
     def _python_and_image(self, bases: Bases, bazel: str) -> tuple[str, ImageRow]:
         """Choose the profile's Python; else the newest Python of an image; else a Python that an image compiles."""
         release = self.release
-        rows = self._images()
-        names = [self.profile.base_image or name_with(row, self.chosen.components) for row in rows]
-        rows = [self._with_compiler(row, name) for row, name in zip(rows, names, strict=True)]
-        found = [bases.findings(row, name) for row, name in zip(rows, names, strict=True)]
+        rows = [self._with_compiler(row, self._base_name(row)) for row in self._images()]
         # If the build is known to fail in all images, report the reason of the first.
-        fails = [any(finding.weight != "warning" for finding in findings) for findings in found]
-        rows = [row for row, failing in zip(rows, fails, strict=True) if not failing] or rows
+        rows = [row for row in rows if not bases.fails_in(row, self._base_name(row))] or rows
         asked = self.profile.python
         pythons = [asked] if asked else sorted(release.pythons, key=Version, reverse=True)
         held = self._pythons_of_base()
@@ -411,13 +396,10 @@ class _Decision:
         if image is None:
             self._stop_without_image(python, rows)
         if held and python not in held and (self.profile.provides or not image.interpreter):
-            self.notes.refuse(
-                "image-without-tool",
-                "python" if asked else "base",
-                f"`base` {self.profile.base_image} has Python {' and '.join(held)}, not {python}",
-                why=f"TensorFlow {release.release} is built for Python {', '.join(release.pythons)}",
-                fix="use a base image with this Python, or set `python` to a version in the base image",
-            )
+            message = f"`base` {self.profile.base_image} has Python {' and '.join(held)}, not {python}"
+            why = f"TensorFlow {release.release} is built for Python {', '.join(release.pythons)}"
+            fix = "use a base image with this Python, or set `python` to a version in the base image"
+            self.notes.refuse("image-without-tool", "python" if asked else "base", message, why=why, fix=fix)
         provides = self.profile.provides
         own = provides is not None and bool(held)
         source = "profile" if asked or own else f"releases.yaml {release.release}"
@@ -428,13 +410,17 @@ class _Decision:
             image = self._provided(image, provides, bazel)
         return python, image
 
+    def _base_name(self, row: ImageRow) -> str:
+        """Return the profile's own base image, or the name of an image as far as the components decide it."""
+        return self.profile.base_image or fits.name_with(row, self.chosen.components)
+
     def _pythons_of_base(self) -> tuple[str, ...]:
         """Return the Pythons of the profile's own base; none if they are unknown, or Bazel downloads Python."""
         if self.release.pythons_closed:
             return ()
         if self.profile.provides is not None:
             return tuple(filter(None, [self.profile.provides.get("python")]))
-        row, exact = distribution_of(self.knowledge, self.profile.base_image or "")
+        row, exact = fits.distribution_of(self.knowledge, self.profile.base_image or "")
         return row.pythons if row and exact else ()
 
     def _provided(self, image: ImageRow, provides: Mapping[str, str], bazel: str) -> ImageRow:
@@ -472,13 +458,13 @@ class _Decision:
         listed = not row.pythons or python in row.pythons
         return listed and (not row.interpreter or python in self.knowledge.interpreters)
 
+    def _serves(self, row: ImageRow) -> bool:
+        chosen = self.chosen
+        return fits.serves(self.knowledge, row, chosen.release, chosen.accelerator, chosen.components)
+
     def _images(self) -> list[ImageRow]:
         """Return the rows that fit, whatever the Python."""
-        host, chosen = self.host_compiler, self.chosen
-
-        def fits(row: ImageRow) -> bool:
-            return serves(self.knowledge, row, chosen.release, chosen.accelerator, chosen.components)
-
+        host = self.host_compiler
         rows = [
             row
             for row in self.knowledge.images
@@ -489,34 +475,30 @@ class _Decision:
                 for part, want in row.compilers.items()
             )
         ]
-        fitting = [row for row in rows if fits(row)]
+        fitting = [row for row in rows if self._serves(row)]
         if self.profile.base_image:
             # A custom base image may have components that no known image has.
             lacking: dict[str, object] = {"components": {}, "archives": (), "holds": {}}
-            fitting = fitting or [own for row in rows if fits(own := row.model_copy(update=lacking))]
-            like, exact = distribution_of(self.knowledge, self.profile.base_image)
+            fitting = fitting or [own for row in rows if self._serves(own := row.model_copy(update=lacking))]
+            like, exact = fits.distribution_of(self.knowledge, self.profile.base_image)
             # The row for images of a plain distribution lists the packages to install.
-            same = [row for row in fitting if exact and distribution_of(self.knowledge, row.image)[0] is like]
+            same = [row for row in fitting if exact and fits.distribution_of(self.knowledge, row.image)[0] is like]
             return same or fitting
-        return [row for row in fitting if not missing_tag(self.knowledge, name_with(row, chosen.components))]
+        return [row for row in fitting if not fits.missing_tag(self.knowledge, self._base_name(row))]
 
     def _stop_without_image(self, python: str, rows: Sequence[ImageRow]) -> NoReturn:
         machine, chosen, kind = self.question.machine, self.chosen, self.chosen.accelerator.accelerator
-        if not any(row.machine == machine for row in self.knowledge.images):
-            known = sorted({row.machine for row in self.knowledge.images})
-            self.notes.stop(
-                "machine-unsupported",
-                "base",
-                f"no base image is known for {machine} machines",
-                why=f"known for {', '.join(known)}",
-                fix=f"add a row with `machine: {machine}` to `images.yaml` in a `--knowledge` folder",
-            )
+        known = sorted({row.machine for row in self.knowledge.images})
+        if machine not in known:
+            message, why = f"no base image is known for {machine} machines", f"known for {', '.join(known)}"
+            fix = f"add a row with `machine: {machine}` to `images.yaml` in a `--knowledge` folder"
+            self.notes.stop("machine-unsupported", "base", message, why=why, fix=fix)
         pythons = sorted({version for row in rows for version in row.pythons}, key=Version)
         gone = [
             f"{name} does not exist: {self.knowledge.cited('image_tags', missing)}"
             for image in self.knowledge.images
-            if serves(self.knowledge, image, chosen.release, chosen.accelerator, chosen.components)
-            and (missing := missing_tag(self.knowledge, name := name_with(image, chosen.components)))
+            if self._serves(image)
+            and (missing := fits.missing_tag(self.knowledge, name := fits.name_with(image, chosen.components)))
         ]
         parts = [f"{chosen.title(name)} {value}" for name, value in chosen.components.items()]
         wanted = ", ".join([f"TensorFlow {chosen.release.release}", f"Python {python}", *(parts or [kind])])
@@ -526,13 +508,10 @@ class _Decision:
             applies(chosen.release, one.releases) and (not one.accelerators or kind in one.accelerators)
             for one in self.knowledge.images
         )
-        self.notes.stop(
-            "image-unknown",
-            "base",
-            f"`images.yaml` has no row for {wanted}" if self.profile.base else f"no base image is known for {wanted}",
-            why=f"there are images with Python {', '.join(pythons)}" if pythons else "".join(gone[:1]),
-            fix=f"name an image of your own, `base: …`, or {fix}" if alike and not self.profile.base else fix,
-        )
+        message = "`images.yaml` has no row" if self.profile.base else "no base image is known"
+        why = f"there are images with Python {', '.join(pythons)}" if pythons else "".join(gone[:1])
+        fix = f"name an image of your own, `base: …`, or {fix}" if alike and not self.profile.base else fix
+        self.notes.stop("image-unknown", "base", f"{message} for {wanted}", why=why, fix=fix)
 
     def _stop_at_placeholder(self, missing: MissingFact) -> NoReturn:
         message = f"the knowledge row `{missing.row}` needs {missing.fact}, which this build does not have"
@@ -547,7 +526,7 @@ class _Decision:
         fields = {name: getattr(self.profile, name) for name in ("host_compiler", "compiler", "python")}
         wants = [field for field, value in fields.items() if tool in (field, value, getattr(value, "name", None))]
         # An image for another toolkit version may lack the compiler, so the field of this version may be the cause.
-        parts = (tool, self.chosen.accelerator.toolkit or "")
+        parts = (tool, self.chosen.toolkit_name)
         wants += [self.chosen.place(name) for name in parts if name in self.chosen.asked]
         message = f"{self._image_words()} has no {tool}"
         why = f"{base}; the build needs its path (`{missing.row}`)"
@@ -570,41 +549,34 @@ class _Decision:
 
     def _check_source_archives(self) -> None:
         """Record a doubt about a release whose source downloads an archive that no known server has any more."""
-        for row in source_archives_of(self.knowledge, self.release):
+        for row in fits.source_archives_of(self.knowledge, self.release):
             if not row.urls:
-                self.notes.doubt(
-                    "source-archive-lost",
-                    self.profile.release_field,
-                    f"TensorFlow {self.release.release} downloads {row.archive}, and no server is known to have it",
-                    why=f"{row.original} has not worked since {row.gone}; the archive's sha256 is {row.sha256}",
+                message = (
+                    f"TensorFlow {self.release.release} downloads {row.archive}, and no server is known to have it"
                 )
+                why = f"{row.original} has not worked since {row.gone}; the archive's sha256 is {row.sha256}"
+                self.notes.doubt("source-archive-lost", self.profile.release_field, message, why=why)
 
     def _check_image_versions(self, image: ImageRow, base: ImageRef) -> None:
         """Refuse another major version than the image's; warn about another minor; doubt an unknown version."""
         if self.profile.base_image:
             return  # the image build checks the image's versions
-        chosen = self.chosen
+        chosen, code = self.chosen, "image-holds-other"
         for name, held in image.holds.items():
             asked = chosen.components.get(name, "")
             if asked and not Version(held).matches(Version(asked)):
-                self.notes.refuse(
-                    "image-holds-other",
-                    chosen.place(name),
-                    f"the base image holds {chosen.title(name)} {held}, not {asked}",
-                    why=f"{base} is the known image for this build; the build stops if the minor version differs",
-                    weight="warning" if Version(held).parts[0] == Version(asked).parts[0] else "error",
-                )
+                message = f"the base image holds {chosen.title(name)} {held}, not {asked}"
+                why = f"{base} is the known image for this build; the build stops if the minor version differs"
+                weight = "warning" if Version(held).parts[0] == Version(asked).parts[0] else "error"
+                self.notes.refuse(code, chosen.place(name), message, why=why, weight=weight)
         for name in image.unknown:
             title, planned = chosen.title(name), chosen.components.get(name, "")
-            self.notes.refuse(
-                "image-holds-other",
-                chosen.place(name),
-                f"the version of {title} in the base image is not known; the plan assumes {planned}",
-                why=f"{base} can change; the build stops if the image has another minor version",
-                fix=f"name an image with {title} {planned}: `base: …`",
-                # If a profile requests a version, the build must use it.
-                weight="doubt" if name in chosen.asked else "warning",
-            )
+            message = f"the version of {title} in the base image is not known; the plan assumes {planned}"
+            why = f"{base} can change; the build stops if the image has another minor version"
+            fix = f"name an image with {title} {planned}: `base: …`"
+            # If a profile requests a version, the build must use it.
+            weight = "doubt" if name in chosen.asked else "warning"
+            self.notes.refuse(code, chosen.place(name), message, why=why, fix=fix, weight=weight)
 
     def _paths(self, versions: Mapping[str, str], image: ImageRow, base: ImageRef) -> dict[str, str]:
         """Return where the tools are in the base image."""
@@ -632,7 +604,7 @@ class _Decision:
     def _with_compiler(self, image: ImageRow, base: str) -> ImageRow:
         """Return the image with the compiler version that is asked for, if only its distribution's archive has it."""
         name, asked = self._asked_compiler
-        like, exact = distribution_of(self.knowledge, base)
+        like, exact = fits.distribution_of(self.knowledge, base)
         offered = like.compilers.get(name, ()) if like and exact else ()
         version = next((one for one in offered if same_minor(one, asked)), "")
         row = packaged(self.knowledge, name, asked) if version else None
@@ -676,12 +648,12 @@ class _Decision:
             self.notes.choose("source", asked.path, "profile", "local checkout, identified by the hash of its tree")
             local = self.question.local
             return Source(kind="path", location=asked.path, sha256=local.tree, patches=patches, folder=local.folder)
-        row = f"forks.yaml {release.release}" if fork else f"releases.yaml {release.release}"
         if fork:
-            own, tag, commits = fork.git, fork.ref.format(release=release.release), {}
+            row, commits = f"forks.yaml {release.release}", {}
+            own, tag = fork.git, fork.ref.format(release=release.release)
         else:
+            row, commits = f"releases.yaml {release.release}", release.commits
             own, tag = release.repository, release.tag.format_map({"version": version})
-            commits = release.commits
         # Try a repeated ref only once.
         refs = tuple(dict.fromkeys((asked.ref or tag, *asked.fallback)))
         # Another spelling names the same repository.
@@ -691,12 +663,8 @@ class _Decision:
         fixed = f"{'the branch' if fork else 'the tag'} may move: only a commit is fixed"
         if commit or re.fullmatch(r"[0-9a-f]{40}", refs[0]):
             fixed = f"commit {commit[:12]}" if commit else "one commit"
-        self.notes.choose(
-            "source",
-            f"{location} {' then '.join(refs)}",
-            "profile" if asked.git or asked.ref or asked.fallback else row,
-            fixed,
-        )
+        origin = "profile" if asked.git or asked.ref or asked.fallback else row
+        self.notes.choose("source", f"{location} {' then '.join(refs)}", origin, fixed)
         return Source(
             kind="git",
             location=location,
@@ -723,10 +691,9 @@ class _Decision:
         if optimize == "portable":
             features = (row for row in self.knowledge.cpu_features.values() if row.machine == self.question.machine)
             more = [row.feature for row in features if row.official and applies(self.release, row.official)]
-            slower = (
-                f"the official wheel requires {' and '.join(more)}, and is quicker: `optimize: [{', '.join(more)}]`"
-            )
-            reason = sentences("runs on every supported CPU of this architecture", slower if more else "")
+            official = f"the official wheel requires {' and '.join(more)}, and is quicker"
+            slower = f"{official}: `optimize: [{', '.join(more)}]`" if more else ""
+            reason = sentences("runs on every supported CPU of this architecture", slower)
             self.notes.choose("optimize", "portable", "default", reason)
             return ()
         if isinstance(optimize, list):
@@ -767,7 +734,7 @@ class _Decision:
             "output": "/tf/staging/raw",
         }
         if accelerator.capabilities:
-            facts["capabilities"] = ",".join(written(release, target) for target in chosen.target_names)
+            facts["capabilities"] = ",".join(fits.written(release, target) for target in chosen.target_names)
         return facts | {f"{name}_path": path for name, path in paths.items()}
 
     def _flags(self, contract: Contract) -> tuple[str, ...]:
@@ -777,9 +744,8 @@ class _Decision:
         """
         bazel, debug = self.profile.bazel, self.profile.debugging
         flags = [*contract.flags([name for _, name in asked_configs(self.question)])]
-        flags += [
-            f"--per_file_copt={rule.files}@{','.join(rule.copts)}" for rule in (debug.per_file if debug else [])
-        ]
+        rules = debug.per_file if debug else []
+        flags += [f"--per_file_copt={rule.files}@{','.join(rule.copts)}" for rule in rules]
         flags += [f"--copt={option}" for option in bazel.copts]
         # Repeated options stay: `-Xclang a -Xclang b` is four options.
         return (*flags, *(flag for flag in bazel.flags if not flag.startswith("--config=")))
@@ -822,9 +788,8 @@ class _Decision:
         if not asked:
             return None
         older, folder = self._sysroot(image)
-        glibc = (
-            older if compiler.startswith(f"{folder}/") or folder in environment.values() else held.get("glibc", "")
-        )
+        in_sysroot = compiler.startswith(f"{folder}/") or folder in environment.values()
+        glibc = older if in_sysroot else held.get("glibc", "")
         if glibc and Version(glibc) > _glibc(asked):
             message = f"the code is built against glibc {glibc}, and {asked} promises {_glibc(asked)}"
             fix = f"write `manylinux_{glibc.replace('.', '_')}`"

@@ -14,22 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tfdock.gpu.devices import dotted, judge, sorted_targets, target_number
-from tfdock.knowledge.fits import (
-    can_express_target,
-    has_code_for,
-    is_listed,
-    is_made_for,
-    libraries,
-    needs_ptx,
-    overrides,
-    reaches,
-    reports,
-)
+from tfdock.knowledge import fits
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
+from tfdock.knowledge.toolkit_rows import Compiler, LibraryRow, Toolkit
+from tfdock.profile.profile import Profile
 from tfdock.resolve.question import RuleFinding, prevented, sentences
 from tfdock.types import Version, same_minor
 
@@ -56,11 +47,11 @@ class Combination:
     """The values that must fit together. `asked` are the components that the profile names, with the versions as
     written; `fields` maps a component to its field in the profile.
 
-    `compiler` compiles GPU code; `compiler_version` is set if the compiler is not the toolkit's own; `compiler_asked`
-    is whether the profile names it. `served` are the GPUs (field, row) that a given list of targets must serve.
-    `own_source`: the source is not the release's own, and may be patched.
+    `compiler` compiles GPU code; `compiler_version` is set if the compiler is not the toolkit's own. `served` are the
+    GPUs (field, row) that a given list of targets must serve.
     """
 
+    profile: Profile
     knowledge: KnowledgeBase
     release: Release
     accelerator: Accelerator
@@ -70,25 +61,36 @@ class Combination:
     targets: Sequence[RequestedBuild]
     compiler: str = ""
     compiler_version: str = ""
-    compiler_asked: bool = False
-    xla: bool = True
     served: Sequence[tuple[str, Gpu]] = ()
-    own_source: bool = False
+
+    @property
+    def toolkit_name(self) -> str:
+        """The component that is the accelerator's toolkit; empty without a toolkit."""
+        return self.accelerator.toolkit or ""
 
     @property
     def toolkit_version(self) -> str:
         """The version of the accelerator's toolkit; empty without a toolkit."""
-        return self.components.get(self.accelerator.toolkit or "", "")
+        return self.components.get(self.toolkit_name, "")
 
     @property
     def toolkit(self) -> Toolkit | None:
         """The toolkit's row, if it is known."""
-        return self.knowledge.toolkit(self.accelerator.toolkit or "", self.toolkit_version)
+        return self.knowledge.toolkit(self.toolkit_name, self.toolkit_version)
+
+    @property
+    def compiler_row(self) -> Compiler | None:
+        """The row of a compiler from outside the toolkit, if it is known."""
+        return self.knowledge.compilers.get((self.compiler, self.compiler_version))
 
     @property
     def target_names(self) -> tuple[str, ...]:
         """The targets, as in a profile's list: sorted, without repetition."""
         return sorted_targets(wanted.target for wanted in self.targets)
+
+    def is_separate(self, compiler: str) -> bool:
+        """Return whether a compiler of GPU code has its own versions; nvcc has the version of its toolkit."""
+        return any(name == compiler for name, _ in self.knowledge.compilers)
 
     def with_versions(self, versions: Mapping[str, str]) -> Combination:
         """Return the combination with these versions of components."""
@@ -98,8 +100,10 @@ class Combination:
         """Return a component's name as people write it."""
         return self.accelerator.titles.get(component, component)
 
-    def place(self, component: str) -> str:
-        """Return the field of the profile that sets, or would set, a component's version."""
+    def place(self, component: str, otherwise: str = "") -> str:
+        """Return the profile's field for a component's version; `otherwise`, if given, for one that it leaves out."""
+        if otherwise and component not in self.asked:
+            return otherwise
         return self.fields.get(component, component)
 
     def component_text(self, component: str) -> str:
@@ -144,7 +148,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
         why = f"the release downloads {title} itself, from its own list: {', '.join(support.accepted)}"
     elif support.closed and value in support.uncertain:
         # A component that was not requested follows the toolkit.
-        path = combination.place(name if name in combination.asked else combination.accelerator.toolkit or name)
+        path = combination.place(name, combination.place(combination.toolkit_name))
         message = f"{title} {value} was added to the source of {release} at about the time of the release"
         why = "no such build is known"
     # A minor version stands for its patch releases.
@@ -153,7 +157,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
         why = f"upstream names {', '.join(sorted(known, key=Version))}"
     else:
         return
-    yield RuleFinding(code=code, path=path, message=message, why=why, weight=weight, part=name)
+    yield RuleFinding(code, path, message, why, weight=weight, part=name)
 
 
 def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
@@ -170,20 +174,16 @@ def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
         rows: list[Toolkit | LibraryRow] = [*combination.knowledge.toolkits_of(name)]
         rows += (row for row in combination.knowledge.libraries if row.component == name)
         newer = Version(version) > max(Version(patch) for row in rows for patch in row.patches)
-        yield RuleFinding(
-            code="version-unknown",
-            path=combination.place(name),
-            message=f"{combination.title(name)} {version} {'is not known' if newer else 'was never published'}",
-            why=f"published are {', '.join(known)}",
-            weight="doubt" if newer else "error",
-        )
+        wrong, weight = ("is not known", "doubt") if newer else ("was never published", "error")
+        message, why = f"{combination.title(name)} {version} {wrong}", f"published are {', '.join(known)}"
+        yield RuleFinding("version-unknown", combination.place(name), message, why, weight=weight)
 
 
 def _rows_of(combination: Combination, name: str, version: str) -> Sequence[Toolkit | LibraryRow]:
     """Return the rows of a component's version: the toolkit's row, or those of a library."""
     if name == combination.accelerator.toolkit:
         return [combination.toolkit] if combination.toolkit else []
-    return libraries(combination.knowledge, name, version)
+    return fits.libraries(combination.knowledge, name, version)
 
 
 def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
@@ -203,14 +203,9 @@ def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
         return
     partial = [version for version in known if Version(version).matches(Version(combination.toolkit_version))]
     wrong = "has no minor version" if partial else "does not exist" if between else "is not known"
-    yield RuleFinding(
-        code="toolkit-unknown",
-        path=combination.place(name),
-        message=f"{combination.title(name)} {combination.toolkit_version} {wrong}",
-        why=f"known are {', '.join(known)}" if known else "",
-        weight="error" if between else "doubt",
-        part=name,
-    )
+    message = f"{combination.title(name)} {combination.toolkit_version} {wrong}"
+    why, weight = f"known are {', '.join(known)}" if known else "", "error" if between else "doubt"
+    yield RuleFinding("toolkit-unknown", combination.place(name), message, why, weight=weight, part=name)
 
 
 # --- target x release -----------------------------------------------------------------------------------------------
@@ -221,50 +216,47 @@ def release_can_express_targets(combination: Combination) -> Iterator[RuleFindin
     release, accelerator = combination.release, combination.accelerator
     for wanted in combination.targets:
         # Up to 2.2 a capability is `x.y`, which means SASS and PTX.
-        if needs_ptx(release, accelerator, wanted.target):
+        if fits.needs_ptx(release, accelerator, wanted.target):
             message = f"TensorFlow {release.release} cannot compile SASS alone"
             why = (
                 "the release accepts capabilities only as `x.y`, which means SASS and PTX; "
                 f"{wanted.who} asks for `{wanted.target}`, which is SASS"
             )
-            yield RuleFinding(code="capability-needs-ptx", path=wanted.path, message=message, why=why)
-        elif not can_express_target(release, accelerator, wanted.target):
+            yield RuleFinding("capability-needs-ptx", wanted.path, message, why)
+        elif not fits.can_express_target(release, accelerator, wanted.target):
             unsure = bool(re.fullmatch(release.capability_doubt or "", wanted.target))
             knows, weight = ("is not known to accept", "doubt") if unsure else ("does not accept", "error")
             message = f"TensorFlow {release.release} {knows} the capability `{wanted.target}`"
             why = f"{wanted.who} asks for it; the release's pattern is `{release.capability_pattern}`"
-            yield RuleFinding(code="capability-syntax", path=wanted.path, message=message, why=why, weight=weight)
+            yield RuleFinding("capability-syntax", wanted.path, message, why, weight=weight)
 
 
 def release_uses_the_target(combination: Combination) -> Iterator[RuleFinding]:
     """Check that the release uses such GPUs at run time at all."""
-    allowed = combination.release.runtime_targets.get(combination.accelerator.accelerator, ())
+    release, family = combination.release, combination.accelerator.accelerator
+    allowed = release.runtime_targets.get(family, ())
     for wanted in combination.targets:
         gpu = dotted(wanted.target)
-        if not is_listed(combination.release, combination.accelerator, gpu):
-            unsure = gpu in combination.release.runtime_doubt.get(combination.accelerator.accelerator, ())
-            uses = "is not known to use" if unsure else "does not use"
-            yield RuleFinding(
-                code="runtime-target",
-                path=wanted.path,
-                message=f"TensorFlow {combination.release.release} {uses} {gpu} at run time",
-                why=sentences(
-                    f"{wanted.who} asks for it; the release uses only {', '.join(allowed)}",
-                    *reports(combination.knowledge, combination.accelerator.accelerator, gpu),
-                    "" if unsure else combination.symptom("runtime-target", wanted.target),
-                ),
-                fix=tuple(_as_others_do(combination, gpu, allowed)),
-                weight="doubt" if unsure else "error",
+        if not fits.is_listed(release, combination.accelerator, gpu):
+            unsure = gpu in release.runtime_doubt.get(family, ())
+            uses, weight = ("is not known to use", "doubt") if unsure else ("does not use", "error")
+            why = sentences(
+                f"{wanted.who} asks for it; the release uses only {', '.join(allowed)}",
+                *fits.reports(combination.knowledge, family, gpu),
+                "" if unsure else combination.symptom("runtime-target", wanted.target),
             )
+            message = f"TensorFlow {release.release} {uses} {gpu} at run time"
+            fix = tuple(_as_others_do(combination, gpu, allowed))
+            yield RuleFinding("runtime-target", wanted.path, message, why, fix, weight)
     message = "TensorFlow {release} uses no GPU below {floor}"
-    yield from _floors(combination, "release-floor", combination.release.floor, message)
-    if combination.xla:
-        yield from _floors(combination, "xla-floor", combination.release.xla_floor, f"XLA of {message}")
+    yield from _floors(combination, "release-floor", release.floor, message)
+    if combination.profile.xla:
+        yield from _floors(combination, "xla-floor", release.xla_floor, f"XLA of {message}")
 
 
 def _as_others_do(combination: Combination, gpu: str, allowed: Sequence[str]) -> Iterator[str]:
     """Yield fixes for a target that the release does not use: settings by which users run other code there."""
-    for row in overrides(combination.knowledge, combination.accelerator, gpu):
+    for row in fits.overrides(combination.knowledge, combination.accelerator, gpu):
         if row.runs_as in allowed:
             field = combination.accelerator.target_field
             yield f"users report: build with `{field}: [{row.runs_as}]`, and run the wheel with `{row.setting}`"
@@ -272,17 +264,14 @@ def _as_others_do(combination: Combination, gpu: str, allowed: Sequence[str]) ->
 
 def _floors(combination: Combination, code: str, floors: Mapping[str, str], message: str) -> Iterator[RuleFinding]:
     floor = floors.get(combination.accelerator.accelerator)
+    told = message.format(release=combination.release.release, floor=floor)
+    # A custom source may lower the floor: a patch of three lines is enough.
+    weight = "doubt" if combination.profile.source.is_own else "error"
     for wanted in combination.targets:
         gpu = dotted(wanted.target)
-        if not reaches(combination.accelerator, gpu, floors):
-            yield RuleFinding(
-                code=code,
-                path=wanted.path,
-                message=message.format(release=combination.release.release, floor=floor),
-                why=sentences(f"{wanted.who} wants {gpu}", combination.symptom(code, wanted.target)),
-                # A custom source may lower the floor: a patch of three lines is enough.
-                weight="doubt" if combination.own_source else "error",
-            )
+        if not fits.reaches(combination.accelerator, gpu, floors):
+            why = sentences(f"{wanted.who} wants {gpu}", combination.symptom(code, wanted.target))
+            yield RuleFinding(code, wanted.path, told, why, weight=weight)
 
 
 # --- target x toolkit, target x compiler ----------------------------------------------------------------------------
@@ -290,104 +279,67 @@ def _floors(combination: Combination, code: str, floors: Mapping[str, str], mess
 
 def toolkit_compiles(combination: Combination) -> Iterator[RuleFinding]:
     """Check that the toolkit knows the targets by their exact names."""
-    row = combination.toolkit
+    row, name, code = combination.toolkit, combination.toolkit_name, "target-not-in-toolkit"
     # nvcc lists its targets. The ROCm rows have AMD's list, but its compiler supports more targets.
     lacks = "does not support" if combination.accelerator.capabilities else "is not known to support"
-    for wanted in combination.targets if row else ():
+    for wanted in combination.targets:
         if row and target_number(wanted.target) not in row.targets:
-            name = combination.accelerator.toolkit or ""
-            yield RuleFinding(
-                code="target-not-in-toolkit",
-                path=wanted.path,
-                message=f"{combination.title(name)} {row.version} {lacks} {wanted.target}",
-                why=sentences(
-                    f"{wanted.who} wants it; {combination.component_text(name)} supports {', '.join(row.targets)}",
-                    prevented(combination.symptom("target-not-in-toolkit", wanted.target)),
-                ),
-            )
+            message = f"{combination.title(name)} {row.version} {lacks} {wanted.target}"
+            why = f"{wanted.who} wants it; {combination.component_text(name)} supports {', '.join(row.targets)}"
+            why = sentences(why, prevented(combination.symptom(code, wanted.target)))
+            yield RuleFinding(code, wanted.path, message, why)
 
 
 def compiler_emits(combination: Combination) -> Iterator[RuleFinding]:
     """Check that a compiler from outside the toolkit knows the targets."""
-    row = combination.knowledge.compilers.get((combination.compiler, combination.compiler_version))
+    row, compiler = combination.compiler_row, f"{combination.compiler} {combination.compiler_version}"
     missing = [wanted for wanted in combination.targets if row and target_number(wanted.target) not in row.targets]
     for wanted in missing:
-        yield RuleFinding(
-            code="compiler-cannot-emit",
-            path="compiler" if combination.compiler_asked else wanted.path,
-            message=f"{combination.compiler} {combination.compiler_version} cannot emit {wanted.target}",
-            why=sentences(
-                f"{wanted.who} wants it", prevented(combination.symptom("compiler-cannot-emit", wanted.target))
-            ),
-        )
-    # A compiler with rows here has its own versions; nvcc has the version of its toolkit.
-    own = any(name == combination.compiler for name, _ in combination.knowledge.compilers)
+        code, path = "compiler-cannot-emit", "compiler" if combination.profile.compiler else wanted.path
+        why = sentences(f"{wanted.who} wants it", prevented(combination.symptom(code, wanted.target)))
+        yield RuleFinding(code, path, f"{compiler} cannot emit {wanted.target}", why)
     unsure = not missing and (row is None or row.unverified)
+    own = combination.is_separate(combination.compiler)
     if own and combination.compiler_version and combination.targets and unsure:
-        yield RuleFinding(
-            code="compiler-untested",
-            path="compiler",
-            message=f"{combination.compiler} {combination.compiler_version} "
-            "is not known to have compiled GPU code of TensorFlow",
-            why=str(row.unverified) if row else "its targets are not known",
-            weight="doubt",
-            part="compiler",
-        )
+        message = f"{compiler} is not known to have compiled GPU code of TensorFlow"
+        why = str(row.unverified) if row else "its targets are not known"
+        yield RuleFinding("compiler-untested", "compiler", message, why, weight="doubt", part="compiler")
 
 
 def compiler_reads_release(combination: Combination) -> Iterator[RuleFinding]:
     """Check that the toolkit's own compiler is known to be able to compile the release's sources."""
     oldest = combination.release.gpu_compilers_min.get(combination.compiler)
-    name = combination.accelerator.toolkit or ""
-    if oldest and combination.toolkit_version and Version(combination.toolkit_version) < Version(oldest):
-        yield RuleFinding(
-            code="compiler-untested",
-            path=combination.place(name) if name in combination.asked else "compiler",
-            message=f"{combination.compiler} of {combination.title(name)} {combination.toolkit_version} "
-            f"is not known to compile TensorFlow {combination.release.release}",
-            why=sentences(
-                f"the first one known to compile it is that of {combination.title(name)} {oldest}",
-                prevented(combination.symptom("compiler-untested")),
-            ),
-            weight="doubt",
-            part=name,
-        )
+    name, version = combination.toolkit_name, combination.toolkit_version
+    if oldest and version and Version(version) < Version(oldest):
+        code, title, release = "compiler-untested", combination.title(name), combination.release.release
+        message = f"{combination.compiler} of {title} {version} is not known to compile TensorFlow {release}"
+        why = f"the first one known to compile it is that of {title} {oldest}"
+        why = sentences(why, prevented(combination.symptom(code)))
+        yield RuleFinding(code, combination.place(name, "compiler"), message, why, weight="doubt", part=name)
 
 
 def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
     """Check that a compiler from outside the toolkit can read its headers, and the toolkit the compiler's PTX."""
-    row = combination.knowledge.compilers.get((combination.compiler, combination.compiler_version))
-    name, toolkit = combination.accelerator.toolkit or "", combination.toolkit
-    path = combination.place(name) if name in combination.asked else "compiler"
+    name, version, toolkit = combination.toolkit_name, combination.toolkit_version, combination.toolkit
+    row, compiler = combination.compiler_row, f"{combination.compiler} {combination.compiler_version}"
+    code, path, title = "compiler-toolkit", combination.place(name, "compiler"), combination.title(name)
     newest = row.toolkit_max if row else None
     # `toolkit_max` is a minor version, so patch releases of it count as known.
-    if newest and combination.toolkit_version and Version(combination.toolkit_version).minor > Version(newest):
-        yield RuleFinding(
-            code="compiler-toolkit",
-            path=path,
-            message=f"{combination.compiler} {combination.compiler_version} cannot read the headers of "
-            f"{combination.component_text(name)}",
-            why=sentences(
-                f"the newest headers that it can read are those of {combination.title(name)} {newest}",
-                prevented(combination.symptom("compiler-toolkit")),
-            ),
-        )
-    accepted = combination.release.support(name).accepted
-    hidden = combination.compiler in combination.release.toolkit_hidden_from and any(
-        Version(version).matches(Version(combination.toolkit_version)) for version in accepted
-    )
+    if newest and version and Version(version).minor > Version(newest):
+        message = f"{compiler} cannot read the headers of {combination.component_text(name)}"
+        why = f"the newest headers that it can read are those of {title} {newest}"
+        yield RuleFinding(code, path, message, sentences(why, prevented(combination.symptom(code))))
+    release = combination.release
+    matching = (text for text in release.support(name).accepted if Version(text).matches(Version(version)))
+    hidden = combination.compiler in release.toolkit_hidden_from and any(matching)
     if hidden and row and row.ptx and toolkit and toolkit.ptx and Version(row.ptx) > Version(toolkit.ptx):
-        yield RuleFinding(
-            code="compiler-toolkit",
-            path=path,
-            message=f"{combination.title(name)} {combination.toolkit_version} cannot read the PTX that "
-            f"{combination.compiler} {combination.compiler_version} writes",
-            why=f"TensorFlow {combination.release.release} does not tell {combination.compiler} the toolkit's "
-            f"version, so {combination.compiler} writes PTX {row.ptx}; {combination.title(name)} {toolkit.version} "
-            f"can read PTX only up to {toolkit.ptx}",
-            weight="doubt",
-            part=name,
+        message = f"{title} {version} cannot read the PTX that {compiler} writes"
+        why = (
+            f"TensorFlow {release.release} does not tell {combination.compiler} the toolkit's version, so "
+            f"{combination.compiler} writes PTX {row.ptx}; {title} {toolkit.version} can read PTX only up to "
+            f"{toolkit.ptx}"
         )
+        yield RuleFinding(code, path, message, why, weight="doubt", part=name)
 
 
 # --- libraries ------------------------------------------------------------------------------------------------------
@@ -396,28 +348,20 @@ def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
 def libraries_fit(combination: Combination) -> Iterator[RuleFinding]:
     """Check that libraries of GPU code are made for the toolkit, and have code for the GPUs."""
     for name, version in combination.components.items():
-        rows = libraries(combination.knowledge, name, version)
+        rows = fits.libraries(combination.knowledge, name, version)
         toolkit = combination.toolkit_version
-        made = [row for row in rows if not toolkit or is_made_for(row, toolkit)]
+        made = [row for row in rows if not toolkit or fits.is_made_for(row, toolkit)]
         if rows and not made:
-            yield _made_for_others(combination, name, version, rows)
+            others = dict.fromkeys(other for row in rows for other in row.toolkits)
+            title, path = combination.title(combination.toolkit_name), combination.place(combination.toolkit_name)
+            message = f"{combination.title(name)} {version} is not made for {title} {toolkit}"
+            why = f"it is made for {title} {', '.join(sorted(others, key=Version))}"
+            yield RuleFinding("library-toolkit", combination.place(name, path), message, why)
         # An incomplete version (`7`) may be any 7.x, so one matching version is enough.
         readings = [[*_library_target(combination, name, version, row)] for row in made or rows]
         # All versions lack code, so any of them shows what is missing.
         if readings and all(readings):
             yield from readings[-1]
-
-
-def _made_for_others(combination: Combination, name: str, version: str, rows: Sequence[LibraryRow]) -> RuleFinding:
-    toolkit = combination.accelerator.toolkit or ""
-    others = dict.fromkeys(other for row in rows for other in row.toolkits)
-    return RuleFinding(
-        code="library-toolkit",
-        path=combination.place(name if name in combination.asked else toolkit),
-        message=f"{combination.title(name)} {version} is not made for "
-        f"{combination.title(toolkit)} {combination.toolkit_version}",
-        why=f"it is made for {combination.title(toolkit)} {', '.join(sorted(others, key=Version))}",
-    )
 
 
 def _library_target(combination: Combination, name: str, version: str, row: LibraryRow) -> Iterator[RuleFinding]:
@@ -426,17 +370,14 @@ def _library_target(combination: Combination, name: str, version: str, row: Libr
     devices = gpus or [(wanted.path, dotted(wanted.target), wanted.who) for wanted in combination.targets]
     official = not gpus and all(wanted.official for wanted in combination.targets)
     for path, target, who in devices:
-        if not has_code_for(row, combination.accelerator, target):
+        if not fits.has_code_for(row, combination.accelerator, target):
             below = row.lowest is not None and Version(target) < Version(row.lowest)
             limit = f"nothing below {row.lowest}" if below else f"nothing above {row.highest}"
-            yield RuleFinding(
-                code="library-target",
-                path=combination.place(name) if name in combination.asked else path,
-                message=f"{combination.title(name)} {version} has no code for {target}",
-                why=f"{who} wants it; {combination.component_text(name)} has {limit}",
-                # The other GPUs of an official list still work. Above its range, the library's own PTX may run.
-                weight="warning" if official else "error" if below else "doubt",
-            )
+            message = f"{combination.title(name)} {version} has no code for {target}"
+            why = f"{who} wants it; {combination.component_text(name)} has {limit}"
+            # The other GPUs of an official list still work. Above its range, the library's own PTX may run.
+            weight = "warning" if official else "error" if below else "doubt"
+            yield RuleFinding("library-target", combination.place(name, path), message, why, weight=weight)
 
 
 # --- GPUs beside a list ---------------------------------------------------------------------------------------------
@@ -450,16 +391,11 @@ def gpus_are_served(combination: Combination) -> Iterator[RuleFinding]:
         if verdict.runs == "no":
             message = f"{gpu.gpu} ({gpu.target}) cannot run the compiled code: {', '.join(targets)}"
             why = sentences(verdict.reason, prevented(combination.symptom("gpu-not-served", gpu.target)))
-            yield RuleFinding(code="gpu-not-served", path=path, message=message, why=why)
+            yield RuleFinding("gpu-not-served", path, message, why)
         elif not verdict.starts_at_once:
-            yield RuleFinding(
-                code="gpu-jit",
-                path=path,
-                message=f"the wheel has no machine code for {gpu.gpu} ({gpu.target}): at its first start the driver "
-                "compiles for half an hour or longer",
-                why=verdict.reason,
-                weight="warning",
-            )
+            message = f"the wheel has no machine code for {gpu.gpu} ({gpu.target}): at its first start the driver "
+            message += "compiles for half an hour or longer"
+            yield RuleFinding("gpu-jit", path, message, verdict.reason, weight="warning")
 
 
 #: Rules that choose the toolkit and the compiler.

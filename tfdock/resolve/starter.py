@@ -37,12 +37,16 @@ class StarterDevices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Starter:
-    """A profile's text, its resolution, and the reasons for the values in the text."""
+class AcceptedProfile:
+    """A profile that `check` accepts, possibly with `allow_untested`.
+
+    `choices` are the reasons for the values in the text; empty if they are not known.
+    """
 
     text: str
+    release: Release
     resolution: Resolution
-    choices: tuple[Choice, ...]
+    choices: tuple[Choice, ...] = ()
 
 
 def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices:
@@ -99,7 +103,7 @@ def starter(
     versions: Mapping[str, str] = MappingProxyType({}),
     machine: str = "x86_64",
     describe: Callable[[Change, Profile], str] | None = None,
-) -> Starter:
+) -> AcceptedProfile:
     """Return an accepted profile for the requested release, or else for the newest possible release.
 
     `more` are further fields of the profile, as YAML. A release tested with the `versions` of components comes before
@@ -129,12 +133,13 @@ def starter(
         # Fields that the user asked for have no comment.
         comments = {name: comment for name, comment in comments.items() if name not in more}
         text = profile_text(fields, comments)
-        return Starter(text=text, resolution=resolve_text(text, knowledge, machine=machine), choices=found.choices)
+        resolution = resolve_text(text, knowledge, machine=machine)
+        release = knowledge.releases[resolution.release.release]
+        return AcceptedProfile(text=text, release=release, resolution=resolution, choices=found.choices)
     except (ProfileError, Incompatible) as error:
         # The text is not in a file yet, so its line numbers mean nothing.
-        raise type(error)(
-            *(replace(problem, file=None, line=None, column=None) for problem in error.problems)
-        ) from None
+        problems = (replace(problem, file=None, line=None, column=None) for problem in error.problems)
+        raise type(error)(*problems) from None
 
 
 def check_together(knowledge: KnowledgeBase, devices: StarterDevices) -> None:

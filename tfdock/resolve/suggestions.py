@@ -106,11 +106,10 @@ class Moves:
         # Releases are combined separately below, each with every field.
         nearest = [moves[:_PAIRED] for moves in tables if moves != releases]
         for firsts, seconds in combinations(nearest, 2):
-            yield from (both for first in firsts for second in seconds if (both := _both(first, second)))
+            yield from _pairs(firsts, seconds)
         for moves in tables:
             # Another release's own choice fits this release better than a value near the present one.
-            left_first = sorted(moves[:_PAIRED], key=lambda move: None not in move.values())
-            yield from (both for first in left_first for second in releases if (both := _both(first, second)))
+            yield from _pairs(sorted(moves[:_PAIRED], key=lambda move: None not in move.values()), releases)
         yield from self._everything_left()
 
     def allowing_the_untested(self) -> Iterator[Change]:
@@ -140,7 +139,11 @@ class Moves:
         nearest = [*_near(self.profile.compiler, compilers), None, *compilers]
         unset = not self.profile.compiler and self.codes & _FIXED_BY_COMPILERS
         yield ({"compiler": name} for name in compilers) if unset else self._plain("compiler", nearest)
-        yield self._accelerators()
+        accelerators, asked = self.knowledge.accelerators, self.profile.accelerator
+        conflict = "accelerator" in self.at_fault or "accelerator-conflict" in self.codes
+        # Yield other accelerators only if the profile's is at fault: users name the GPU that they have.
+        if conflict or asked not in accelerators:
+            yield self._plain("accelerator", [None, *_near(asked, accelerators), *accelerators])
         yield self._optimize()
         # Change XLA only if it causes the problem, or is off already.
         floored = "xla-floor" in self.codes or not self.profile.xla
@@ -149,17 +152,13 @@ class Moves:
             options = getattr(self.profile.bazel, name)
             yield [{f"bazel.{name}": self._sound(f"bazel.{name}", options) or None}] if options else []
         yield [{"bazel.version": None}] if self.profile.bazel.version else []
-        yield self._plain("host_compiler", [*self._host_compilers(), None])
+        host = self.profile.host_compiler
+        host = host.name if isinstance(host, HostCompiler) else host
+        hosts = sorted({name for name, _ in self.knowledge.host_compilers})
+        yield self._plain("host_compiler", [*(() if host in hosts else _near(host, hosts)), None])
         yield self._plain("base", [None])
         yield [{"edits": None}] if self.profile.edits == "none" else []
         yield self._releases()
-
-    def _accelerators(self) -> Iterator[Change]:
-        """Yield other accelerators only if the profile's is at fault: users name the GPU that they have."""
-        known = self.knowledge.accelerators
-        conflict = "accelerator" in self.at_fault or "accelerator-conflict" in self.codes
-        if conflict or self.profile.accelerator not in known:
-            yield from self._plain("accelerator", [None, *_near(self.profile.accelerator, known), *known])
 
     def _plain(self, field: str, values: Iterable[object]) -> Iterator[Change]:
         """Yield values for a field that is set or at fault."""
@@ -213,13 +212,6 @@ class Moves:
         wanted = gpu_targets(self.profile, self.knowledge) + listed_targets(self.profile)
         return row is None or all(target_number(target) in row.targets for target in wanted)
 
-    def _host_compilers(self) -> list[str]:
-        """Return the names nearest to an unknown compiler."""
-        asked = self.profile.host_compiler
-        name = asked.name if isinstance(asked, HostCompiler) else asked
-        known = sorted({name for name, _ in self.knowledge.host_compilers})
-        return [] if name in known else _near(name, known)
-
     def _sound(self, field: str, values: Sequence[str]) -> list[str]:
         """Return the values of a list that are not at fault."""
         return [value for index, value in enumerate(values) if not self._is_at_fault(field, index)]
@@ -253,9 +245,8 @@ class Moves:
         rows = [(name, find_gpu(self.knowledge, name)) for name in self.profile.gpus]
         families = dict.fromkeys(row.accelerator for _, row in rows if row)
         if len(families) > 1:
-            yield from (
-                {"gpus": [name for name, row in rows if row and row.accelerator == family]} for family in families
-            )
+            for family in families:
+                yield {"gpus": [name for name, row in rows if row and row.accelerator == family]}
 
     def _targets_instead(self, gpus: Sequence[str]) -> Iterator[Change]:
         """Yield a list of targets if some entries of `gpus` are targets."""
@@ -272,10 +263,9 @@ class Moves:
 
     def _targets(self) -> Iterator[Change]:
         """Yield lists that the toolkit and the release accept: beside the GPUs, or instead of the present list."""
-        fields = [name for name in TARGET_FIELDS if getattr(self.profile, name) is not None]
-        listed = {name: list(getattr(self.profile, name)) for name in fields}
+        listed = {name: targets for name in TARGET_FIELDS if (targets := getattr(self.profile, name)) is not None}
+        rows = [row for row in self.knowledge.accelerators.values() if row.target_pattern]
         for name, targets in listed.items():
-            rows = [row for row in self.knowledge.accelerators.values() if row.target_pattern]
             # The same list, in the field of its accelerator.
             yield from ({name: None, row.target_field: targets} for row in rows if row.target_field != name)
             yield from ({name: respelled} for respelled in (self._spelled_right(name, targets), *_respelled(targets)))
@@ -359,10 +349,9 @@ _FIXED_BY_COMPILERS = {
 }  # fmt: skip
 
 
-def _both(move: Change, other: Change) -> Change | None:
-    """Return two moves as one; None if both change the same field."""
-    combined = {**move, **other}
-    return combined if len(combined) == len(move) + len(other) else None
+def _pairs(moves: Iterable[Change], others: Sequence[Change]) -> Iterator[Change]:
+    """Yield each move together with each of the others that changes no field of the move."""
+    yield from ({**move, **other} for move in moves for other in others if move.keys().isdisjoint(other))
 
 
 def _respelled(targets: Sequence[str]) -> Iterator[list[str]]:
@@ -407,10 +396,10 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
     tried = _nearest(moves, moves.allowing_the_untested(), tried, most=MOST + 1)
     if allowed:
         tried = [({path: move[path] for path in move if path != "allow_untested"}, found) for move, found in tried]
-    if not tried:
-        # A user who misspelled a GPU has one, so do not suggest a build for the CPU; nor another release without it.
-        unknown = {"gpu-unknown", "release-unknown"} & moves.codes
-        return _without_devices(moves) if moves.wants_devices and not unknown else []
+    # A user who misspelled a GPU has one, so do not suggest a build for the CPU; nor another release without it.
+    if not tried and moves.wants_devices and not {"gpu-unknown", "release-unknown"} & moves.codes:
+        for move, resolution in accepted(strict, moves.without_devices(), resolver.attempt):
+            return [replace(_suggestion(moves, move, resolution, set()), question="build for the CPU alone")]
     in_play = {path for move, _ in tried for path in move}
 
     def rank(item: Tried) -> tuple[bool, ...]:
@@ -457,13 +446,6 @@ def _is_superseded(move: Change, nearest: Sequence[Tried]) -> bool:
     Several lists of GPUs may be meant; of any other field the nearest value is enough.
     """
     return any(set(seen) <= set(move) and set(move) != {"gpus"} for seen, other in nearest if not other.warnings)
-
-
-def _without_devices(moves: Moves) -> list[Suggestion]:
-    """Return the last possible fix, as a question: to build for the CPU."""
-    for move, resolution in accepted(moves.profile, moves.without_devices(), moves.resolver.attempt):
-        return [replace(_suggestion(moves, move, resolution, set()), question="build for the CPU alone")]
-    return []
 
 
 def _smallest_change(moves: Moves, move: Change, resolution: Resolution) -> Tried:

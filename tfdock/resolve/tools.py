@@ -59,7 +59,7 @@ def _check_host_compiler(question: Question, chosen: Combination, name: str, ver
     """Report a compiler that is too new for the toolkit, too old for the release, or untested."""
     release = chosen.release
     tested = tested_for(release, "host_compiler", name)
-    broken = next(_compiler_findings(question, chosen, name, version), None)
+    broken = next(_compiler_findings(chosen, name, version), None)
     if broken:
         asked = f"`host_compiler` says {name} {version}" if version not in broken.message else ""
         question.notes.find(replace(broken, path="host_compiler", why=sentences(asked, broken.why)))
@@ -94,6 +94,10 @@ class Bases:
         if own and self.question.profile.provides is None and not found:
             yield from self._lacks(image, base)
 
+    def fails_in(self, image: ImageRow, base: str) -> bool:
+        """Return whether the build is known to fail in a base image, or not known to work."""
+        return any(finding.weight != "warning" for finding in self.findings(image, base))
+
     def parts(self, image: ImageRow, base: str) -> dict[str, str]:
         """Return the known versions of a base image's C library and C++ compiler."""
         host, profile = self.host_compiler.name, self.question.profile
@@ -112,7 +116,7 @@ class Bases:
     def _lacks(self, image: ImageRow, base: str) -> Iterator[RuleFinding]:
         """Yield what a custom base image lacks and tfdock does not install: the toolkit, its compiler, tools."""
         knowledge, accelerator = self.question.knowledge, self.chosen.accelerator
-        release, toolkit = self.chosen.release.release, accelerator.toolkit or ""
+        release, toolkit = self.chosen.release.release, self.chosen.toolkit_name
         title = self.chosen.title(toolkit)
         needed = toolkit in image.paths and toolkit not in image.archives
         with_compiler = f"name an image with {title} and its compiler, or remove `base`"
@@ -142,19 +146,13 @@ class Bases:
             fix, weight = "", "warning"
         else:
             return
-        yield RuleFinding(code="image-without-tool", path="base", message=message, why=why, fix=fix, weight=weight)
+        yield RuleFinding("image-without-tool", "base", message, why, fix, weight)
 
     def _others(self) -> str:
         """Return the fix: use the newest one or two distributions that fit the release, by images' rows; else ""."""
         question, kind, release = self.question, self.chosen.accelerator.accelerator, self.chosen.release
-        images = (
-            row.image
-            for row in question.knowledge.images
-            if applies(release, row.releases)
-            and kind in row.accelerators
-            and row.packages
-            and row.machine == question.machine
-        )
+        known = [row for row in question.knowledge.images if row.packages and row.machine == question.machine]
+        images = (row.image for row in known if kind in row.accelerators and applies(release, row.releases))
         rows = {row.distribution: row for image in images if (row := distribution_of(question.knowledge, image)[0])}
         python = question.profile.python
         pythons = {python} if python else {*release.pythons}
@@ -170,27 +168,27 @@ class Bases:
     def _breaking(self, parts: Mapping[str, str]) -> Iterator[RuleFinding]:
         """Yield a finding for each version that is known to break the release's build; its path is the part."""
         for name, version in parts.items():
-            found = _compiler_findings(self.question, self.chosen, name, version)
+            found = _compiler_findings(self.chosen, name, version)
             # One reason for each version is enough.
             yield from islice(chain(found, self.reports.failures_of_base(name, version)), 1)
 
 
-def _compiler_findings(question: Question, chosen: Combination, name: str, version: str) -> Iterator[RuleFinding]:
+def _compiler_findings(chosen: Combination, name: str, version: str) -> Iterator[RuleFinding]:
     """Yield that a C++ compiler is too new for the toolkit's own compiler, or too old for the release's C++."""
     release, row = chosen.release, chosen.toolkit
     newest, oldest = row.host_compilers_max.get(name) if row else None, release.host_compilers_min.get(name)
     # Only the toolkit's own compiler limits the version of the host compiler.
-    drives = chosen.compiler and not any(kind == chosen.compiler for kind, _ in question.knowledge.compilers)
+    drives = chosen.compiler and not chosen.is_separate(chosen.compiler)
     if row and newest and drives and Version(version).parts[0] > newest:
         code = "host-compiler-too-new"
         message = f"{chosen.title(row.toolkit)} {row.version} accepts no {name} newer than {newest}"
-        yield RuleFinding(code=code, path=name, message=message, why=prevented(chosen.symptom(code)))
+        yield RuleFinding(code, name, message, prevented(chosen.symptom(code)))
     elif oldest and Version(version) < Version(oldest):
-        code, package = "host-compiler-too-old", packaged(question.knowledge, name, version)
+        code, package = "host-compiler-too-old", packaged(chosen.knowledge, name, version)
         message = f"TensorFlow {release.release} cannot be compiled by {name} {version}"
         symptom = prevented(package.symptoms.get(code) if package else None)
         why = sentences(f"{name} {oldest} is the first that knows its C++ standard", symptom)
-        yield RuleFinding(code=code, path=name, message=message, why=why)
+        yield RuleFinding(code, name, message, why)
 
 
 def packaged(knowledge: KnowledgeBase, name: str, version: str) -> PackagedCompiler | None:
@@ -234,11 +232,8 @@ def bazel_of(question: Question, release: Release) -> str:
 def check_configs(question: Question, chosen: Combination, host_compiler: str) -> None:
     """Refuse configurations that the release lacks, and configurations that contradict the profile's own fields."""
     release = chosen.release
-    facts = {
-        "accelerator": chosen.accelerator.accelerator,
-        "gpu_compiler": chosen.compiler,
-        "host_compiler": host_compiler,
-    }
+    accelerator = chosen.accelerator.accelerator
+    facts = {"accelerator": accelerator, "gpu_compiler": chosen.compiler, "host_compiler": host_compiler}
     if not question.profile.cloud:
         question.notes.choose("cloud", "false", "profile", "as asked")
         switches: list[Flag | Variable] = [*question.knowledge.flags, *question.knowledge.variables]
@@ -328,9 +323,8 @@ def check_native(question: Question) -> None:
             question.notes.refuse("flag-is-a-choice", path, message, why=why, fix=fix)
     shared = [f"cache.{name}" for name in ("remote", "executor") if getattr(question.profile.cache, name)]
     if native and shared:
-        question.notes.refuse(
-            "native-shared", "optimize", NATIVE_SHARED, why=f"`{shared[0]}` is set; {OF_OTHER_CPUS}"
-        )
+        why = f"`{shared[0]}` is set; {OF_OTHER_CPUS}"
+        question.notes.refuse("native-shared", "optimize", NATIVE_SHARED, why=why)
 
 
 def check_features(question: Question, features: Sequence[str]) -> None:
@@ -339,14 +333,10 @@ def check_features(question: Question, features: Sequence[str]) -> None:
     for index, name in enumerate(features):
         # If there are no rows for this kind of machine, any feature may exist.
         if known and name not in known:
-            question.notes.refuse(
-                "optimize-unknown",
-                f"optimize[{index}]",
-                f"no compiler knows the {question.machine} feature `{name}`",
-                why=f"a build has no {opposite} by default"
-                if (opposite := name.removeprefix("no")) in known
-                else f"the compiler would stop at -m{name}",
-            )
+            message, opposite = f"no compiler knows the {question.machine} feature `{name}`", name.removeprefix("no")
+            absent = f"a build has no {opposite} by default"
+            why = absent if opposite in known else f"the compiler would stop at -m{name}"
+            question.notes.refuse("optimize-unknown", f"optimize[{index}]", message, why=why)
 
 
 def _outside(version: str, lowest: str | None, highest: str | None) -> bool:

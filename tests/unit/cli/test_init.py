@@ -20,7 +20,7 @@ from typer.testing import Result
 from tfdock.errors import Incompatible, ProfileError
 from tfdock.host import hardware
 from tfdock.resolve.gpu_support import target_facts
-from tfdock.resolve.starter import Starter, devices_of, starter
+from tfdock.resolve.starter import AcceptedProfile, devices_of, starter
 from tfdock.types import LocalGpu, Version
 
 from .. import command_line
@@ -37,7 +37,7 @@ def init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Init:
     return partial(command_line.run, "init", COLUMNS="80")
 
 
-def made(desk: Desk, *words: str, tensorflow: str | None = None, python: str | None = None) -> Starter:
+def made(desk: Desk, *words: str, tensorflow: str | None = None, python: str | None = None) -> AcceptedProfile:
     return starter(desk.knowledge, devices_of(desk.knowledge, words), tensorflow=tensorflow, python=python)
 
 

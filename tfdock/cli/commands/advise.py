@@ -27,7 +27,7 @@ from tfdock.knowledge.gpu_rows import OtherDevice
 from tfdock.knowledge.release_rows import Estimate, Release
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan, advise_on, pip_install, read_question
-from tfdock.resolve.gpu_support import python_spans
+from tfdock.resolve.gpu_support import python_spans, range_words
 
 _NO_GPU = "cpu"
 _BUILD_FIELDS = {*PublishedBuildJson.__annotations__}
@@ -274,8 +274,7 @@ def _pip(wheel: AdvisedWheel, python: str | None) -> str:
 
 def _pythons(versions: Sequence[str]) -> str:
     """Return a text such as `Python 2.7, 3.5 to 3.7`."""
-    runs = python_spans(versions)
-    return f"Python {', '.join(first if first == last else f'{first} to {last}' for first, last in runs)}"
+    return f"Python {', '.join(range_words(python_spans(versions)))}"
 
 
 def _profile(advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:

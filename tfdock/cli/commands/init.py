@@ -24,7 +24,7 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.notes import official_note
 from tfdock.plan.wish import Wish
 from tfdock.resolve.resolve import read_text
-from tfdock.resolve.starter import Starter, check_together
+from tfdock.resolve.starter import AcceptedProfile, check_together
 
 _Answer = TypeVar("_Answer")
 _NO_GPU = "cpu"
@@ -140,7 +140,7 @@ def _gpus_of_name(base: KnowledgeBase, name: str, *, asking: bool) -> tuple[str,
     return ()
 
 
-def _starter(base: KnowledgeBase, wish: Wish, *, asking: bool) -> Starter:
+def _starter(base: KnowledgeBase, wish: Wish, *, asking: bool) -> AcceptedProfile:
     """Return the profile. At a terminal, ask for missing values, and again for a value that does not fit."""
     # Run the drivers' tools only if the answer counts.
     local = local_words(base, hardware.local_gpus()) if _LOCAL in (wish.gpus or [_LOCAL]) else []
@@ -152,7 +152,7 @@ def _starter(base: KnowledgeBase, wish: Wish, *, asking: bool) -> Starter:
         check_together(base, wished.devices(base, local))
         return wished
 
-    def with_values(**fields: str) -> tuple[Wish, Starter]:
+    def with_values(**fields: str) -> tuple[Wish, AcceptedProfile]:
         wished = replace(wish, fields={**wish.fields, **fields})
         return wished, wished.profile(base, local, platform.machine(), allow_untested=False)
 
