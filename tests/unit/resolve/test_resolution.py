@@ -372,13 +372,12 @@ def test_what_is_untested_is_built_only_when_the_profile_says_so(made_up: Desk, 
 
 
 def test_cudnn_follows_a_cuda_that_the_tested_version_is_not_made_for(desk: Desk) -> None:
-    text = 'schema: 1\ntensorflow: "2.21.0"\ngpus: [rtx5090]\ncuda: "13.0.0"\n'
-    (problem,) = desk.problems(text)
-    assert (problem.code, problem.field) == ("component-untested", "cuda")
+    text = 'schema: 1\ntensorflow: "2.21.0"\ngpus: [h100]\ncuda: "13.0.0"\n'
+    (headers, problem) = desk.problems(text + "compiler: clang\n")
+    assert (headers.code, problem.code, problem.field) == ("compiler-toolkit", "component-untested", "cuda")
     assert "cuDNN 9.12.0 was added" in problem.message
-    resolution = desk.resolve(text + "allow_untested: true\n")
+    resolution = desk.resolve(text + "allow_failing: the source has the commit for CCCL 3\n")
     assert resolution.components == {"cuda": "13.0.0", "cudnn": "9.12.0"}
-    assert [doubt.code for doubt in resolution.untested] == ["component-untested"]
 
 
 def test_what_cannot_work_is_refused_also_when_the_untested_is_allowed(made_up: Desk) -> None:

@@ -96,6 +96,7 @@ WITHOUT_AN_IMAGE = {
     "eb-2.7.1-cuda11.4": "gcc 11 stands in Ubuntu 22.04, for which NVIDIA's images begin with CUDA 11.7",
     "eb-2.8.0-foss-2021b-cuda-11.4.1": "as 2.7.1",
     "eb-2.8.4-cuda11.4": "as 2.7.1",
+    "nix-2.8.0-cuda11.6": "as 2.7.1",
 }
 
 
