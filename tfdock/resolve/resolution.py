@@ -530,7 +530,8 @@ class _Decision:
         wants += [self.chosen.place(name) for name in parts if name in self.chosen.asked]
         message = f"{self._image_words()} has no {tool}"
         why = f"{base}; the build needs its path (`{missing.row}`)"
-        fix = "for an image that has it, add a row to `images.yaml` in a `--knowledge` folder"
+        row = "add a row to `images.yaml` in a `--knowledge` folder"
+        fix = f"for an image that has it, name its tools (`base: {{image: …, provides: …}}`), or {row}"
         self.notes.stop("image-without-tool", wants[0] if wants else "base", message, why=why, fix=fix)
 
     def _image_words(self) -> str:

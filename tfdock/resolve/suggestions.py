@@ -155,7 +155,10 @@ class Moves:
         host = self.profile.host_compiler
         host = host.name if isinstance(host, HostCompiler) else host
         hosts = sorted({name for name, _ in self.knowledge.host_compilers})
-        yield self._plain("host_compiler", [*(() if host in hosts else _near(host, hosts)), None])
+        # The base image may hold another compiler than the release's own.
+        lacking = not host and "image-without-tool" in self.codes
+        near = [*(() if host in hosts else _near(host, hosts)), None]
+        yield ({"host_compiler": name} for name in hosts) if lacking else self._plain("host_compiler", near)
         yield self._plain("base", [None])
         yield [{"edits": None}] if self.profile.edits == "none" else []
         yield self._releases()

@@ -242,3 +242,9 @@ def test_an_image_with_the_compiler_that_is_asked_for_comes_first(
 def test_one_that_no_archive_is_known_to_have_is_refused(desk: Desk, more: str) -> None:
     (problem,) = desk.problems(GCC_8.replace("8.2", "9.1") + more) if not more else desk.problems(GCC_8 + more)
     assert problem.code == "image-without-tool"
+
+
+def test_a_base_image_without_the_releases_compiler_is_offered_the_compiler_that_it_has(desk: Desk) -> None:
+    (problem,) = desk.problems('schema: 1\ntensorflow: "2.14.0"\naccelerator: cpu\nbase: ubuntu:20.04\n')
+    assert (problem.code, problem.field) == ("image-without-tool", "base")
+    assert problem.ways[0].change == {"host_compiler": "gcc"}
