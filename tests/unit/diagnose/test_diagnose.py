@@ -628,6 +628,8 @@ def test_a_driver_that_is_missing_is_a_failure_where_a_gpu_is_asked_for(tmp_path
     assert [one["id"] for one in alone["warnings"]] == ["libcuda_not_here"]
     kernel = "kernel reported version is: 460.91.3"
     assert ids(f"{log.read_text()}{kernel}\n") == ["nvidia_driver_missing"], "a module of the driver is loaded"
+    listed = ">>> tf.config.list_physical_devices('GPU')"
+    assert ids(f"{log.read_text()}{listed}\n[]\n") == ["nvidia_driver_missing"], "somebody expects a GPU"
     (found,) = document_of(log, "--profile", profile_of(tmp_path, gpus=["rtx3080"]))["findings"]
     assert (found["id"], found["confidence"]) == ("nvidia_driver_missing", "low"), (
         "the trial of a build without a GPU says it too"
