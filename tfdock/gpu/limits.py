@@ -173,10 +173,11 @@ class Limits:
             told = (row.limit for row in self.facts.companions if row.carries == "wheel" and row.limit)
             code = "code from the device linker (NCCL in TensorFlow: several GPUs together)"
             yield f"{next(told, f'{code} has no PTX, and fails{how}')}{self._where(apart)}"
-        for runs, have, consequence in (
-            ("no", "nothing", f"those kernels fail{how}"),
-            ("ptx-jit", "no machine code", "the driver compiles their kernels at the first start"),
-        ):
+        worse = {
+            "no": ("nothing", f"those kernels fail{how}"),
+            "ptx-jit": ("no machine code", "the driver compiles their kernels at the first start"),
+        }
+        for runs, (have, consequence) in worse.items():
             if parts := [part for part in weaker if part.verdict.runs == runs and not part.linked]:
                 on = f"{self.gpu.target}: {consequence}{self._where(parts)}"
                 yield f"some containers of its kernels have {have} that runs on {on}"

@@ -388,11 +388,15 @@ class _Decision:
         # The Python of a custom base image is fixed.
         pythons.sort(key=lambda python: python not in held)
         fitting = [(python, row) for python in pythons for row in rows if self._has(row, python)]
+        # In a base without the Python that was asked for, Python must be compiled.
+        compiles = bool(held and asked) and asked not in held
         # Prefer images with the requested compiler, then images with the Python, then images with known versions.
-        fitting.sort(key=lambda pair: (self._lacks_compiler(pair[1]), pair[1].interpreter, bool(pair[1].unknown)))
+        fitting.sort(
+            key=lambda pair: (self._lacks_compiler(pair[1]), pair[1].interpreter != compiles, bool(pair[1].unknown))
+        )
         python, image = fitting[0] if fitting else (pythons[0], None)
         if image is None and self.profile.base_image and rows:
-            image = rows[0]  # the profile's `base` replaces the image; only the paths of its tools are used
+            image = self._for_other_python(rows, python)
         if image is None:
             self._stop_without_image(python, rows)
         if held and python not in held and (self.profile.provides or not image.interpreter):
@@ -409,6 +413,14 @@ class _Decision:
         if provides is not None:
             image = self._provided(image, provides, bazel)
         return python, image
+
+    def _for_other_python(self, rows: Sequence[ImageRow], python: str) -> ImageRow:
+        """Return a row for the profile's own base, with the requirements of a Python that none of its rows has."""
+        can_compile = python in self.knowledge.interpreters and python not in self._pythons_of_base()
+        row = next((row for row in rows if row.interpreter and can_compile), rows[0])
+        alike = (one for one in self.knowledge.images if one.interpreter == row.interpreter and python in one.pythons)
+        pins = (one.pip for one in alike if applies(self.release, one.releases))
+        return row.model_copy(update={"pip": next(pins, row.pip)})
 
     def _base_name(self, row: ImageRow) -> str:
         """Return the profile's own base image, or the name of an image as far as the components decide it."""

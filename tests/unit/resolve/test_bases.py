@@ -248,3 +248,16 @@ def test_a_base_image_without_the_releases_compiler_is_offered_the_compiler_that
     (problem,) = desk.problems('schema: 1\ntensorflow: "2.14.0"\naccelerator: cpu\nbase: ubuntu:20.04\n')
     assert (problem.code, problem.field) == ("image-without-tool", "base")
     assert problem.ways[0].change == {"host_compiler": "gcc"}
+
+
+@pytest.mark.parametrize(
+    ("release", "python", "numpy"),
+    [("2.8.0", "3.10", "numpy==1.21.4"), ("2.6.0", "3.8", "numpy==1.19.5"), ("2.9.0", "3.8", "numpy==1.21.4")],
+)
+def test_in_a_base_without_the_python_it_is_compiled_and_has_the_numpy_of_this_python(
+    desk: Desk, release: str, python: str, numpy: str
+) -> None:
+    text = f'schema: 1\ntensorflow: "{release}"\npython: "{python}"\naccelerator: cpu\nbase: ubuntu:18.04\n'
+    image = desk.resolve(text).image
+    assert image.interpreter
+    assert numpy in image.pip
