@@ -191,7 +191,7 @@ def _refuse_unused(question: Question, accelerator: Accelerator, asked: Mapping[
         if name not in accelerator.components:
             takes = ", ".join(accelerator.components) or "none"
             message = f"a {accelerator.accelerator} build uses no version of `{name}`"
-            why = f"it uses versions of {takes}; TensorFlow contains its own versions of everything else"
+            why = f"it uses versions of {takes}; other parts come with TensorFlow, or are in the base image"
             question.notes.refuse("component-unused", component_fields(question)[name], message, why=why)
     if question.profile.compiler and not accelerator.compilers:
         message = f"`compiler` is the compiler of GPU code: a {accelerator.accelerator} build has no choice"

@@ -417,7 +417,8 @@ class _Decision:
     def _for_other_python(self, rows: Sequence[ImageRow], python: str) -> ImageRow:
         """Return a row for the profile's own base, with the requirements of a Python that none of its rows has."""
         can_compile = python in self.knowledge.interpreters and python not in self._pythons_of_base()
-        row = next((row for row in rows if row.interpreter and can_compile), rows[0])
+        others = (row for row in self.knowledge.images if row.machine == self.question.machine and self._serves(row))
+        row = next((row for row in (*rows, *others) if row.interpreter and can_compile), rows[0])
         alike = (one for one in self.knowledge.images if one.interpreter == row.interpreter and python in one.pythons)
         pins = (one.pip for one in alike if applies(self.release, one.releases))
         return row.model_copy(update={"pip": next(pins, row.pip)})

@@ -122,7 +122,8 @@ class Bases:
         with_compiler = f"name an image with {title} and its compiler, or remove `base`"
         like, exact = distribution_of(knowledge, base)
         # The default `gcc` of the image also has a package for this version.
-        own = {f"g++-{like.holds.get('gcc', '').partition('.')[0]}"} if like else set()
+        gccs = [like.holds.get("gcc", "").partition(".")[0], *like.compilers.get("gcc", ())] if like else []
+        own = {f"g++-{version}" for version in gccs}
         named = [
             package for package in image.packages if re.search(r"-\d+$|^python\d\.", package) and package not in own
         ]

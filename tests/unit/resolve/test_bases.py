@@ -261,3 +261,8 @@ def test_in_a_base_without_the_python_it_is_compiled_and_has_the_numpy_of_this_p
     image = desk.resolve(text).image
     assert image.interpreter
     assert numpy in image.pip
+
+
+def test_a_base_with_a_package_for_the_compiler_does_not_lack_it(desk: Desk) -> None:
+    gcc = 'host_compiler: {name: gcc, version: "8.3"}\nbase: ubuntu:20.04\n'
+    assert desk.resolve(f'schema: 1\ntensorflow: "2.3.0"\npython: "3.7"\naccelerator: cpu\n{gcc}').warnings == ()
