@@ -21,18 +21,18 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60  #: What a figure may be below its budget, so that not each line is a change here.
 #: Lines of Python in each package.
 PACKAGES = {
-    "": 750, "api": 125, "bazel": 4695, "bench": 385, "builder": 3130, "ci": 775, "cli": 9900, "diagnose": 1605,
+    "": 750, "api": 125, "bazel": 4695, "bench": 385, "builder": 3130, "ci": 775, "cli": 9930, "diagnose": 1605,
     "documents": 1540, "engine": 2505, "gpu": 1870, "host": 2755, "images": 2865, "installed": 1505,
-    "knowledge": 3180, "matrix": 1470, "oci": 1320, "offline": 1480, "plan": 3705, "profile": 1470,
+    "knowledge": 3215, "matrix": 1470, "oci": 1320, "offline": 1480, "plan": 3705, "profile": 1470,
     "report": 1005, "resolve": 4730, "run": 1460, "trace": 1152, "verify": 2030, "wheel": 3235,
     "wheelhouse": 2055,
 }  # fmt: skip
 #: What importing a module loads of ours.
 ROAD = {
-    "builder.build": {"modules": 109, "lines": 22110},
-    "cli.commands.build": {"modules": 84, "lines": 17530},
+    "builder.build": {"modules": 109, "lines": 22140},
+    "cli.commands.build": {"modules": 84, "lines": 17565},
 }
-WHOLE = {"modules": 304, "commands": 28, "options": 78, "lines of tests": 67225, "lines of recordings": 14725}
+WHOLE = {"modules": 304, "commands": 28, "options": 78, "lines of tests": 67245, "lines of recordings": 14725}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

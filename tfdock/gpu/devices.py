@@ -203,7 +203,7 @@ def _number(name: str) -> str:
 
 
 def _squeeze(text: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", text.lower())
+    return re.sub(r"(?!(?<=\d)\.\d)[^a-z0-9]", "", text.lower())  # `10.10` is a version, and not 1010
 
 
 def _readings(knowledge: KnowledgeBase, text: str) -> Iterator[list[Gpu]]:

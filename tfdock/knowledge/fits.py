@@ -291,12 +291,24 @@ def glibc_of(knowledge: KnowledgeBase, part: str, version: str) -> str:
     return version if part == "glibc" else row.holds.get("glibc", "") if row else ""
 
 
+def renamed(knowledge: KnowledgeBase, part: str, version: str) -> tuple[str, str]:
+    """Return a part and its version by the names of the tables: `l4t 32.7.1` is `jetpack 4.6.1`."""
+    rows = ((*key.split(" "), name) for row in knowledge.topics for key, name in row.also.items())
+    names = {number: name for known, number, name in rows if known == part and is_among(version, [number])}
+    if not names:
+        return part, version
+    # The longest known beginning of the version; else the first version that begins so.
+    number = max(names, key=lambda number: (f"{version}.".startswith(f"{number}."), len(number)))
+    name, _, own = names[number].partition(" ")
+    return name, own + version[len(number) :]
+
+
 def is_part(knowledge: KnowledgeBase, part: str, version: str) -> bool:
     """Return whether a word in small letters names a part or a distribution that releases depend on."""
     rows = knowledge.releases.values()
     known = part in ("driver", "python") or any(part in row.requires or part in versions_of(row) for row in rows)
-    named = any(row.is_for(part, version) for row in knowledge.published_builds)
-    return known or named or bool(glibc_of(knowledge, part, version))
+    named = any(row.is_for(part, version) for row in knowledge.published_builds) or boards_with(knowledge, part)
+    return known or bool(named or glibc_of(knowledge, part, version))
 
 
 def goes_with(knowledge: KnowledgeBase, release: Release, part: str, version: str, python: str | None = None) -> bool:
@@ -318,6 +330,19 @@ def goes_with(knowledge: KnowledgeBase, release: Release, part: str, version: st
         return is_among(version, release.pythons)
     more = release.tested_bazel if part == "bazel" else release.tested_compilers.get(part, ())
     return is_among(version, [versions_of(release).get(part, ""), *more])
+
+
+def releases_with(knowledge: KnowledgeBase, part: str, version: str, python: str | None = None) -> list[str]:
+    """Return the releases whose official wheel, for a Python, runs with a version of a part or of an older minor."""
+    rows = knowledge.releases.items()
+    own = {name for name, row in rows if goes_with(knowledge, row, part, version, python)}
+    return [name for name, row in rows if name in own or runs_with_later(knowledge, row, part, version)]
+
+
+def boards_with(knowledge: KnowledgeBase, part: str) -> list[str]:
+    """Return the versions of a board's system (`JetPack 4.6` for `jetpack`) for which there are published builds."""
+    systems = {row.system for row in knowledge.published_builds if row.system.lower().startswith(f"{part} ")}
+    return sorted(systems, key=lambda name: Version(name.rpartition(" ")[2]))
 
 
 def is_older(driver: str, floor: Version) -> bool:

@@ -77,7 +77,9 @@ class OtherDevice(Row):
     accelerators of published builds that run there, besides the CPU; `windows_driver` means that the driver is that
     of Windows. `says` is a sentence about the wheels, `instead` a sentence about alternatives. `condition` is what
     the wheels need that not every such device has. `by_release` are facts by release; `{first}` in a sentence is the
-    release's first patch version.
+    release's first patch version. `least` are the oldest versions of the system for the wheels of releases.
+    `by_system` says what a topic is on a system, by its `device`, if the wheel for Python is no answer there. `also`
+    are other names for versions of a part: `l4t 32.7.1` is `jetpack 4.6.1`.
     """
 
     KEY = ("device",)
@@ -95,6 +97,9 @@ class OtherDevice(Row):
     says: str
     instead: str
     by_release: dict[Span, str] = Field(default_factory=dict)
+    least: dict[Span, str] = Field(default_factory=dict)
+    by_system: dict[str, str] = Field(default_factory=dict)
+    also: dict[str, str] = Field(default_factory=dict)
 
 
 class PublishedBuild(Row):

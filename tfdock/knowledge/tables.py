@@ -12,6 +12,7 @@ Pure.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from operator import attrgetter
@@ -231,11 +232,14 @@ class KnowledgeBase:
             found[name] = row.model_copy(update={"runtime_targets": used})
         return found
 
-    def on_system(self, device: OtherDevice) -> KnowledgeBase:
-        """Return the same knowledge with the official wheels of another system."""
+    def on_system(self, device: OtherDevice, system: str = "") -> KnowledgeBase:
+        """Return the same knowledge with the official wheels of another system (`macos 10.12`)."""
         rows = dict(self.releases)
+        number = next((number for name, number in device.also.items() if name in system.lower()), system)
+        own = re.search(r"\d+\.[\d.]+$", number)
         for name, row in rows.items() if not device.linux else ():
-            has = spans(device.official or "", name)
+            least = next((version for span, version in device.least.items() if spans(span, name)), "0")
+            has = spans(device.official or "", name) and not (own and Version(own[0]) < Version(least))
             code = next((code for span, code in device.wheels.items() if spans(span, name)), ())
             changed = {
                 "pythons": tuple(one for one in row.pythons if has and Version(one) >= Version(device.python_min)),

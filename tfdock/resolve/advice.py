@@ -165,15 +165,15 @@ class Asked:
         if len(self.systems) > 1:
             message = f"{' and '.join(self.systems)} are two systems"
             raise ProfileError.of("wish-malformed", message, "name one of them")
-        device = next(iter(self.systems.values()), None)
+        name, device = next(iter(self.systems.items()), ("", None))
         if device is None:
             return knowledge, None
-        base = knowledge.on_system(device)
+        base = knowledge.on_system(device, name)
         device = knowledge.about(device, release) if release else device
         for row in (row for name, row in self.topics.items() if row.official and name not in self.systems):
             base = base.on_system(row)
             device = device.model_copy(update={"says": f"{row.says}; {device.says}", "instead": row.instead})
-        return base, device
+        return base, device.model_copy(update={"device": name})
 
 
 def read_question(knowledge: KnowledgeBase, words: Sequence[str]) -> Asked:
@@ -214,7 +214,7 @@ def advise_on(
     if asked.subjects and asked.subjects == asked.names:
         raise ProfileError(*(unknown_gpu(knowledge, name, tensorflow) for name in asked.subjects))
     try:
-        base, notes = _limited_to(base, parts, tensorflow, python)
+        base, notes = _limited_to(base, parts, tensorflow, python, device is None or device.linux)
         if not asked.gpus and (asked.names or asked.parts):
             _check_needs_no_gpu(knowledge, parts, (*notes, *([device.says] if device else ())))
             wanted = _Wanted(knowledge=base, gpus=(), python=python, device=device)
@@ -263,9 +263,10 @@ def _parts_in(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[dict[str,
         # A distribution may have two words: `amazon linux 2`.
         sizes = (2, 1) if re.fullmatch(r"\d+(\.\d+)*", word) else ()
         names = {size: " ".join(others[-size:]).lower() for size in sizes if len(others) >= size}
-        known = (size for size, name in names.items() if name == "tensorflow" or fits.is_part(knowledge, name, word))
+        pairs = {size: fits.renamed(knowledge, name, word) for size, name in names.items()}
+        known = (size for size, pair in pairs.items() if "tensorflow" in pair or fits.is_part(knowledge, *pair))
         if size := next(known, 0):
-            parts[names[size]] = word
+            parts |= [pairs[size]]
             del others[-size:]
         else:
             others.append(word)
@@ -273,41 +274,40 @@ def _parts_in(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[dict[str,
 
 
 def _limited_to(
-    knowledge: KnowledgeBase, parts: Mapping[str, str], tensorflow: str | None, python: str | None
+    knowledge: KnowledgeBase, parts: Mapping[str, str], tensorflow: str | None, python: str | None, linux: bool
 ) -> tuple[KnowledgeBase, tuple[str, ...]]:
     """Return the knowledge about the releases whose official wheels run with these parts, and notes on the parts.
 
-    A requested release stays. A toolkit limits nothing, because another one can be installed beside it. The notes say
+    A requested release stays. In Linux a toolkit limits nothing: pip may install another one beside it. The notes say
     which releases go with each part. Raises ProfileError if no release is left.
     """
-    notes, left = [], knowledge.releases
+    notes, left = [], {*knowledge.releases}
+    asked = release_named(knowledge, tensorflow)[0] if tensorflow else None
     for part, version in parts.items():
         if any(row.is_for(part, version) for row in knowledge.published_builds):
             continue
-        rows = {
-            name: row
-            for name, row in knowledge.releases.items()
-            if fits.goes_with(knowledge, row, part, version, python)
-            or fits.runs_with_later(knowledge, row, part, version)
-        }
-        fitting = range_words(spans(rows, knowledge.releases))
-        releases = f"{joined(fitting)} (`tfdock releases {part} {version}`)" if fitting else "none"
-        asked = release_named(knowledge, tensorflow)[0] if tensorflow else None
-        old = asked and asked.release not in rows
+        if boards := fits.boards_with(knowledge, part):
+            fix = f"wheels are known for {joined(boards)}; to build on the board: `tfdock advise {part}`"
+            raise ProfileError.of("release-unknown", f"no wheel is known for {part} {version}", fix)
+        fitting = fits.releases_with(knowledge, part, version, python)
+        spoken = range_words(spans(fitting, knowledge.releases))
+        releases = f"{joined(spoken)} (`tfdock releases {part} {version}`)" if fitting else "none"
+        old = asked and asked.release not in fitting
         made = fits.versions_of(asked).get(part, "") if asked and old else ""
-        own = f"; TensorFlow {asked.release} is made with {part} {made}" if asked and made else ""
-        notes.append(f"official wheels that go with {part} {version}: {releases}{own}")
+        own = f"{releases}; TensorFlow {asked.release} is made with {part} {made}" if asked and made else releases
+        notes.append(f"official wheels that go with {part} {version}: {own}")
         driver = part == "driver"
         if old and (driver or fits.glibc_of(knowledge, part, version)):
             beside = f" and Python {python}" if python and not driver else ""
             message = f"{part} {version} is too old for TensorFlow {tensorflow}{beside}"
             fix = f"update the {'driver' if driver else 'system'}, or use TensorFlow {releases}"
             raise ProfileError.of("driver-too-old" if driver else "release-unknown", message, fix)
-        if not any(part in fits.versions_of(row) for row in knowledge.releases.values()):
-            left = {name: row for name, row in left.items() if name in rows}
+        tool = any(part in fits.versions_of(row) for row in knowledge.releases.values())
+        left &= {*fitting} if not tool or (fitting and not linux) else left
     if not left:
         raise ProfileError.of("release-unknown", "no release goes with all of these versions", why="; ".join(notes))
-    return (knowledge if tensorflow else knowledge.with_releases(left)), tuple(notes)
+    rows = {name: row for name, row in knowledge.releases.items() if name in left or row is asked}
+    return knowledge.with_releases(rows), tuple(notes)
 
 
 def advise(
@@ -395,7 +395,7 @@ def _advise_without_gpu(wanted: _Wanted, tensorflow: str | None, machine: str) -
                 raise
     if not start and native is not wheel:
         where = " and ".join([*([device.device] if device else ()), *([f"Python {python}"] if python else ())])
-        which = f"TensorFlow {version} has no official wheel for {where}"
+        which = f"{f'TensorFlow {version} has' if tensorflow or having else 'there is'} no official wheel for {where}"
         fix = [f"take TensorFlow {native.version}: `{pip_install(native)}`"] if native else []
         if python and release.pythons:
             fix.insert(0, f"take Python {' to '.join(dict.fromkeys((release.pythons[0], release.pythons[-1])))}")

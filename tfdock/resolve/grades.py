@@ -189,7 +189,7 @@ class Reports:
     def grade(self, edits: Sequence[Edit], *, untested: bool) -> Choice:
         """Return the grade of the whole combination, as a choice in a plan."""
         if not all(map(self._who_built, self._failed)):
-            return _choice("known-to-fail", "known to fail; the profile allows a failing build, or changes the source")
+            return _choice("known-to-fail", "known to fail; the profile allows this, or changes the source")
         if untested:
             edited = f"; with an edit by {self._named(self._edited)}" if self._edited else ""
             return _choice("untested", f"no such build is known{edited}")

@@ -264,6 +264,7 @@ def test_every_release_has_a_line_with_what_it_was_tested_with(desk: Desk) -> No
         ("python", "3.13", ["2.20", "2.21"], ""), ("bazel", "5.3", ["2.11", "2.12", "2.13"], ""),
         ("bazel", "3.7.1", ["2.3", "2.4"], "the source of these"),
         ("numpy", "2.3", ["2.20", "2.21"], "their METADATA allows"), ("keras", "2.12", ["2.12"], "METADATA"),
+        ("protobuf", "27", ["2.18", "2.19"], "METADATA"),
         ("rocm", "4.0", ["1.15", "2.3", "2.4"], "is made with rocm 4.0; the source of these lists it"),
         ("driver", "390", [f"1.{minor}" for minor in range(4, 13)], "a GPU may need a newer one"),
         ("ubuntu", "16.04", [f"1.{minor}" for minor in range(4, 16)] + [f"2.{minor}" for minor in range(21)],
@@ -298,6 +299,10 @@ def test_what_no_release_has_says_what_is_known(words: list[str], told: str) -> 
         (["1.3"], "`pip install tensorflow-gpu==1.3.0`, CUDA 8.0, cuDNN 6;"),
         (["docker"], "2.14 to now: `docker pull tensorflow/tensorflow:X.Y.Z-gpu`"),
         (["rocm", "3.10"], "1.15 2.7 3.3-3.7"),
+        # The wheels of 1.13 and 1.14 for Python 3.7 need glibc 2.23: tensorflow/tensorflow issue 26826.
+        (["glibc", "2.17"], "1.13 2.7 3.3-3.6 0.19.2"),
+        (["protobuf", "27.3"], "protobuf 27.3 is protobuf 5.27.3"),
+        (["l4t", "32.7"], "l4t 32.7 is jetpack 4.6.1"),
     ],
 )
 def test_a_topic_and_a_release_before_the_first_one_are_answered(words: list[str], told: str) -> None:

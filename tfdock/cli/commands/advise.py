@@ -22,11 +22,11 @@ from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import Compatibility
 from tfdock.gpu.devices import other_device
 from tfdock.host.settings import Settings
-from tfdock.knowledge.fits import goes_with
+from tfdock.knowledge.fits import goes_with, releases_with
 from tfdock.knowledge.gpu_rows import OtherDevice
 from tfdock.knowledge.release_rows import Estimate, Release
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan, advise_on, pip_install, read_question
+from tfdock.resolve.advice import Advice, AdvisedWheel, Asked, SizePlan, advise_on, pip_install, read_question
 from tfdock.resolve.gpu_support import python_spans, range_words
 
 _NO_GPU = "cpu"
@@ -76,7 +76,8 @@ def advise(
     if as_json:
         print_json("tfdock.advise/1", True, _document(base, advice, output))
         return
-    for line in _refused(base, read_question(base, words).parts, advice.release):
+    asked = read_question(base, words)
+    for line in (*_told_on(asked), *_refused(base, asked.parts, advice.release)):
         console.result(console.Style(sys.stdout).bad(line))
     for line, indent in _lines(base, advice, output):
         console.result(line, indent=indent)
@@ -90,16 +91,35 @@ def _about_topics(base: KnowledgeBase, words: Sequence[str], tensorflow: str | N
     version = release if release and release[:1].isdecimal() else None  # not `nightly`
     if version and (early := other_device(base, f"tensorflow-{version}")):
         rows = [*rows, early, *(row for row in asked.systems.values() if not row.windows_driver)]
+    elif (told := _told_on(asked)) and not asked.gpus:
+        # The wheel for Python is no answer: what the topics are on this system comes first.
+        about = [topic_lines(base, row, release) for name, row in asked.topics.items() if name not in asked.systems]
+        return [*told, *(line for lines in about for line in lines)]
     elif asked.subjects != asked.names and (asked.gpus or len(asked.systems) < 2):
         rows = []  # two systems are a question about a topic, such as a cross build
     if not asked.names:
         rows += [topic for part, number in asked.parts.items() if (topic := _topic_of(base, part, number))]
     # `cuda cudnn` is one topic.
     lines = [line for row in {row.device: row for row in rows}.values() for line in topic_lines(base, row, release)]
-    pairs = [f"{part} {number}" for part, number in asked.parts.items() if rows]
+    listed = {part: number for part, number in asked.parts.items() if rows and _is_listed(base, part, number)}
+    pairs = [f"{part} {number}" for part, number in listed.items()]
     wanted = base.release_of(version) if version and rows else None
     refused = _refused(base, asked.parts, wanted) if wanted else []
     return [*lines, *refused, *(f"`tfdock releases {pair}` lists the releases for {pair}." for pair in pairs)]
+
+
+def _told_on(asked: Asked) -> list[str]:
+    """Return what the topics of a question are on its system, if this is known."""
+    pairs = [(row, name, system.device) for row in asked.topics.values() for name, system in asked.systems.items()]
+    return [
+        f"{row.device} on {name}: {row.by_system[device]}." for row, name, device in pairs if device in row.by_system
+    ]
+
+
+def _is_listed(base: KnowledgeBase, part: str, version: str) -> bool:
+    """Return whether `releases` lists releases or published builds for a version of a part."""
+    built = any(row.is_for(part, version) for row in base.published_builds)
+    return built or bool(releases_with(base, part, version))
 
 
 def _topic_of(base: KnowledgeBase, part: str, version: str) -> OtherDevice | None:

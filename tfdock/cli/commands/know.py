@@ -23,7 +23,7 @@ from tfdock.cli.gpu_text import requested_gpus, topic_lines
 from tfdock.errors import Problem, ProfileError, TfdockError
 from tfdock.gpu.devices import named, other_device, search, title, unknown_gpu
 from tfdock.host.settings import Settings
-from tfdock.knowledge.fits import glibc_of, goes_with, is_among, runs_with_later, toolkit_floor, versions_of
+from tfdock.knowledge.fits import glibc_of, goes_with, is_among, renamed, runs_with_later, toolkit_floor, versions_of
 from tfdock.knowledge.gpu_rows import Gpu, PublishedBuild
 from tfdock.knowledge.program_rows import ErrorCode
 from tfdock.knowledge.release_rows import Release, Support, applies
@@ -250,7 +250,9 @@ def releases(
         case [release]:
             rows = [release_named(base, release)[0]]
         case [*part, version] if version[:1].isdecimal():
-            rows, early, floors = _made_with(base, rows, " ".join(part).lower(), version)
+            name, number = renamed(base, " ".join(part).lower(), version)
+            rows, early, floors = _made_with(base, rows, name, number)
+            floors = [*([] if number == version else [f"{text} is {name} {number} in these tables"]), *floors]
         case _:
             raise typer.BadParameter("name a release, or a part and its version: `cuda 11.2`")
     if as_json:
@@ -276,6 +278,8 @@ def _made_with(
     if part == "driver":
         remarks = ["The wheels for Linux run with this driver; a GPU may need a newer one: `tfdock advise GPU`."]
     elif glibc := glibc_of(base, part, version):
+        # A wheel for another Python may need a newer glibc.
+        rows = [_with_pythons(base, row, part, version) for row in rows]
         remarks = [f"The official wheels run with glibc {glibc}, if the system has a Python for them."]
     elif any(part in row.requires for row in rows):
         remarks = ["The official wheels work with this version: their METADATA allows it."]
@@ -302,6 +306,12 @@ def _made_with(
     why = [*floors, *(fact for fact in facts if version in fact)]
     known = f"known are {', '.join(_known_versions(base, rows, part))}"
     raise ProfileError.of("release-unknown", none, known, why="; ".join(why))
+
+
+def _with_pythons(base: KnowledgeBase, row: Release, part: str, version: str) -> Release:
+    """Return a release with only the Pythons whose official wheel goes with a version of a part."""
+    fitting = tuple(one for one in row.pythons if goes_with(base, row, part, version, one))
+    return row.model_copy(update={"pythons": fitting})
 
 
 def _known_versions(base: KnowledgeBase, rows: Sequence[Release], part: str) -> list[str]:
