@@ -84,7 +84,9 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
         seen = replace(seen, suspects=tuple(one for one in seen.end if skew.next_step([one.text], clear)))
     # Do this before failures are chosen: a grave warning becomes a failure.
     sightings = _with_grave_failures(seen, knowledge.failures, profile_fixes.accelerator(context))
-    failures = [one for one in sightings if one.row.is_failure and {*one.row.only_with} <= {*seen.versions}]
+    parts = {*seen.versions}
+    able = (one for one in sightings if {*one.row.only_with} <= parts and parts.isdisjoint(one.row.never_with))
+    failures = [one for one in able if one.row.is_failure]
     specific = _most_specific(failures)
     noise = [one for one in sightings if one.row.harmless]
     # A line that a harmless row matches only looks like an error.

@@ -136,12 +136,12 @@ class Block:
         indent = above.find(b'File "')
         return indent >= 0 and b'", line ' in above and self.data[begin + indent : begin + indent + 1].isspace()
 
-    def shown(self, place: int) -> tuple[str, ...]:
+    def shown(self, place: int, after: int = AFTER) -> tuple[str, ...]:
         """Return the line at a place and the next lines, without calls, a step's command, and empty lines."""
         begin, end = self.around(place)
         lines = [self.text(begin, end)]
         end = calls.end() if (calls := _CALLS.match(self.data, end)) else end
-        for _ in range(AFTER):
+        for _ in range(after):
             at = self.data.find(b"\n", end, end + NEAR)
             if at < 0 or at + 1 >= len(self.data):
                 break

@@ -28,6 +28,7 @@ _SUSPECTS = 5  #: Lines that look like errors: the first five and the last five 
 #: Versions of parts are searched in this many bytes at the beginning of a log, and of each later block.
 _HEAD, _SAMPLE = 4 << 20, 1 << 14
 _LAST = 30  #: The last lines, in which a message counts even if it does not look like an error.
+_BELOW = 8  #: The most lines below that an expression sees: messages may stand before the output of a statement.
 _CONTINUES = re.compile(r"\[?(?:INFO|DEBUG|WARN)|checking |Successful")
 _NAMED = 20  #: The most errors stored because they have names from `came_and_went`, each with other names.
 _SUSPICIOUS = (
@@ -211,7 +212,7 @@ class Diagnostician:
             found = [
                 (rule, pattern, values)
                 for rule, pattern in self._uses[literal]
-                if (values := self._read(rule, pattern, text)) is not None
+                if (values := self._read(rule, pattern, text, block, place)) is not None
                 and (rule.patterns[pattern].in_tracebacks or not block.is_source(begin))
             ]
             if literal >= len(_SUSPICIOUS) and not found:
@@ -242,14 +243,14 @@ class Diagnostician:
         self._looks += len(candidates)
         return sorted(candidates)
 
-    def _read(self, rule: Failure, place: int, text: str) -> Mapping[str, str] | None:
+    def _read(self, rule: Failure, place: int, text: str, block: Block, at: int) -> Mapping[str, str] | None:
         if place >= len(rule.patterns):
             self._learn(rule, rule.reads(place, text) or {})
             return None
         known = self._now.sightings.get(rule.id)
         if known and known.count >= _ENOUGH:
             return None
-        return rule.reads(place, text)
+        return rule.reads(place, "\n".join(block.shown(at, _BELOW)) if rule.patterns[place].below else text)
 
     def _learn_versions(self, text: str) -> None:
         """Store the version of each part in a log or an error, from the most reliable pattern that matches."""

@@ -72,7 +72,7 @@ class PatternRow(RowPart):
 
     Before matching, every kind of quote becomes ". `survivable`: the tool continues after the line, so a failure that
     stops something is the more likely cause. `in_warnings`: the pattern also matches lines marked as warnings;
-    `in_tracebacks`: also source lines in a traceback.
+    `in_tracebacks`: also source lines in a traceback. `below`: the expression also sees the lines below.
     """
 
     has: Has
@@ -80,6 +80,7 @@ class PatternRow(RowPart):
     survivable: bool = False
     in_warnings: bool = False
     in_tracebacks: bool = False
+    below: bool = False
 
     @field_validator("has")
     @classmethod
@@ -91,7 +92,7 @@ class PatternRow(RowPart):
     def match(self, line: str, *, harmless: bool = False) -> Mapping[str, str] | None:
         """Return the groups of a `comparable` line that this pattern matches; None if it does not match."""
         # Check this before any expression: it rules out nearly all lines.
-        if self.has not in line or _is_repeated(line):
+        if self.has not in line or (_is_repeated(line) and not self.below):
             return None
         if not (self.in_warnings or harmless) and (_is_warning(line) or _TOLD.search(line[: line.index(self.has)])):
             return None
@@ -107,10 +108,9 @@ class PatternRow(RowPart):
 
 
 class Examples(RowPart):
-    """Lines on which a row fires, at least one for each pattern; and similar lines on which the row does not fire."""
+    """Texts on which a row fires, at least one for each pattern; and near misses, which show patterns too wide."""
 
     fires: tuple[str, ...] = Field(min_length=1)
-    # Required: a pattern that is too wide takes harmless lines for failures.
     near: tuple[str, ...] = Field(min_length=1)
 
 
@@ -153,10 +153,11 @@ class Failure(Remedied):
     `cause` and `fix` are templates of `values`. A value is a group of that name in `patterns` or `facts` (facts alone
     find no failure), else the default in `values`. `instead_of` are rows that say less about the same line.
     `cascade`: an earlier failure causes this failure, which is left out beside a failure of its stage. `unsure`: the
-    row is for a whole class of lines, which may have other causes. `only_with` are parts that the log must show too.
-    `tells` are parts for which the cause adds the versions that the log's release was made with. `each` is the group
-    whose values are reported one by one. `installed` is the fix for a user who built nothing. The first of `variants`
-    that suits the log replaces cause and fix. `keeps_fix`: the fix of a value's meaning does not replace the row's.
+    row is for a whole class of lines, which may have other causes. `only_with` are parts that the log must show too,
+    `never_with` parts that the log must not show. `tells` are parts for which the cause adds the versions that the
+    log's release was made with. `each` is the group whose values are reported one by one. `installed` is the fix for
+    a user who built nothing. The first of `variants` that suits the log replaces cause and fix. `keeps_fix`: the fix
+    of a value's meaning does not replace the row's.
 
     `fits` says what a group's value must be in a log of the same profile: `among` its targets, equal to the version
     that it `is`, a target `unknown_to` its toolkit, or the newest such compiler for its toolkit (`newest_for`).
@@ -179,6 +180,7 @@ class Failure(Remedied):
     unsure: bool = False
     keeps_fix: bool = False
     only_with: tuple[str, ...] = ()
+    never_with: tuple[str, ...] = ()
     tells: tuple[str, ...] = ()
     each: str = ""
     fits: dict[str, dict[Relation, str]] = Field(default_factory=dict)
@@ -221,23 +223,22 @@ class Failure(Remedied):
     def _fires_as_it_says(self, info: ValidationInfo) -> Self:
         if is_shipped(info):
             return self
-        # An example may have several lines of a log; the row must match one of these lines.
-        lines = [line for text in self.examples.fires for line in text.split("\n")]
+        lines = [line for text in self.examples.fires for line in (text, *text.split("\n"))]
         for index in range(len(self.patterns)):
             if not any(self.reads(index, line) is not None for line in lines):
                 raise ValueError(f"patterns[{index}] fires on none of `examples.fires`")
         for text in self.examples.fires:
-            if not any(self.fires(line) for line in text.split("\n")):
+            if not any(self.fires(line) for line in (text, *text.split("\n"))):
                 raise ValueError(f"no pattern fires on the example {text!r}")
         for text in self.examples.near:
-            if any(self.fires(line) for line in text.split("\n")):
+            if any(self.fires(line) for line in (text, *text.split("\n"))):
                 raise ValueError(f"a pattern fires on the near miss {text!r}")
         return self
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
         """Return the field and the mistake if a part that the log must show has no row."""
         variants = [part for variant in self.variants for part in variant.beside]
-        asked = {"only_with": self.only_with, "tells": self.tells, "variants": variants}
+        asked = {"only_with": self.only_with + self.never_with, "tells": self.tells, "variants": variants}
         unknown = ((field, part) for field, parts in asked.items() for part in parts if part not in known.log_parts)
         return next(((field, f"no part `{part}` has a row in `log_parts.yaml`") for field, part in unknown), None)
 

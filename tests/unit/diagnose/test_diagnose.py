@@ -604,6 +604,19 @@ CUDART = "W dso_loader.cc:64] Could not load dynamic library 'libcudart.so.11.0'
 IGNORED = "I cudart_stub.cc:29] Ignore above cudart dlerror if you do not have a GPU set up on your machine."
 
 
+def test_a_failure_with_a_part_beside_that_shows_another_cause_is_left_out() -> None:
+    invalid = "[libprotobuf ERROR descriptor_database.cc:560] Invalid file descriptor data passed to "
+    invalid += "EncodedDescriptorDatabase::Add()."
+    named = "[libprotobuf ERROR descriptor_database.cc:642] File already exists in database: a.proto"
+    assert ids(f"{invalid}\n") == ["protobuf_of_two_versions"]
+    assert ids(f"{named}\n{invalid}\n") == ["proto_registered_twice"]
+
+
+@pytest.mark.parametrize(("printed", "found"), [("False", ["built_without_cuda"]), ("True", [])])
+def test_a_statement_is_read_with_the_output_below_it(printed: str, found: list[str]) -> None:
+    assert ids(f">>> tf.test.is_built_with_cuda()\n{printed}\n") == found
+
+
 @pytest.mark.slow
 def test_a_runtime_library_that_is_missing_is_a_failure_where_a_gpu_is_asked_for(tmp_path: Path, log: Path) -> None:
     log.write_text(f"one\n{CUDART}\n{IGNORED}\n")
