@@ -206,7 +206,7 @@ header_missing: a/interpreter_builder.h:26: error: frob/frob.h: No such file or 
 undefined_at_import: _frob.so: undefined symbol: _ZN4frob6String8allocateEm
 repository_rule: ERROR: no such package '@frob//cuda': Traceback (most recent call last):
 rule_fail: Error in fail: frob:headers_lib cannot depend on frob:lib
-visibility: ERROR: /s/BUILD:107:1: Target '@llvm//:support' is not visible from target '@org_tensorflow//xla:client'.
+visibility: ERROR: Starlark file @rules_x//:defs.bzl is not visible for loading from package //a.
 no_such_name: ==> Error: AttributeError: module 'spack.frob.builtin' has no attribute 'make_jobs'
 python: ValueError: frobnication
 starlark: ERROR: /s/WORKSPACE:3:1: name 'frob_archive' is not defined
