@@ -213,7 +213,10 @@ starlark: ERROR: /s/WORKSPACE:3:1: name 'frob_archive' is not defined
 repository_rule: ERROR: An error occurred during the fetch of repository 'local_config_frob':
 patch_refused: error: patch failed: third_party/frob.bzl:5
 no_repository: ERROR: no such package '@frob//': frob could not be resolved.
-builder: ERROR: Task (/y/frob/tensorflow-lite_2.4.1.bb:do_compile) failed with exit code '1'
+builder_yocto: ERROR: Task (/y/frob/tensorflow-lite_2.4.1.bb:do_compile) failed with exit code '1'
+builder_nix: For full logs, run 'nix log /nix/store/cd3-frob-deps.tar.gz.drv'.
+builder_guix: error: in phase 'build': uncaught exception:
+builder_conda: ERROR:OPEN-CE:[OPEN-CE-ERROR]-11 Unable to build recipe: frob-feedstock
 std_header: a.h:3:5: error: 'setw' was not declared in this scope
 macro: .\\tensorflow/stream_executor/rng.h(66): error C2059: syntax error: '::'
 templates: ./core/framework/variant.h(343): error: constexpr constructor calls non-constexpr function "A::A()"
