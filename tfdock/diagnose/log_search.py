@@ -145,8 +145,10 @@ class Diagnostician:
                 uses.setdefault(pattern.has, []).append((rule, place))
         self._uses = list(uses.values())
         parts = knowledge.log_parts.values()
-        self._shows = [(part, place, pattern.has) for part in parts for place, pattern in enumerate(part.shows)]
-        self._show_search = _texts_search(tuple(has for _, _, has in self._shows))
+        shows = [(part, place, pattern) for part in parts for place, pattern in enumerate(part.shows)]
+        # A plain pattern tells only that the part is there: then nothing more is to be learnt from it.
+        self._shows = [(part, place, not one.among and "(?P<" not in (one.line or "")) for part, place, one in shows]
+        self._show_search = _texts_search(tuple(one.has for _, _, one in shows))
         self._name_search = _texts_search(tuple(name.name for name in self._names))
         self._versions: dict[str, tuple[int, str]] = {}
         self._among: defaultdict[str, set[str]] = defaultdict(set)
@@ -256,9 +258,9 @@ class Diagnostician:
         """Store the version of each part in a log or an error, from the most reliable pattern that matches."""
         tried = Counter[int]()
         for index, start, end in self._show_search.find_matches_as_indexes(text, overlapping=True):
-            part, place, _ = self._shows[index]
+            part, place, plain = self._shows[index]
             known, among = self._versions.get(part.part), part.shows[place].among
-            if among in self._among[part.part]:
+            if among in self._among[part.part] or (known and plain):
                 continue
             if tried[index] == _ENOUGH or (known and known[1] and known[0] <= place):
                 continue
