@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import Specifier
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+if TYPE_CHECKING:
+    from packaging.markers import Marker
+    from packaging.requirements import Requirement
 
 # The wheel will run in a Linux container. This machine's own values would make the result depend on the machine.
 _ENVIRONMENT = {
@@ -61,6 +64,9 @@ def wanted(
 
 
 def _requirements(lines: Iterable[str]) -> Iterator[Requirement]:
+    # Imported here: `check` loads this module, but reads no requirements.
+    from packaging.requirements import InvalidRequirement, Requirement
+
     for line in lines:
         try:
             yield Requirement(line)
@@ -70,6 +76,8 @@ def _requirements(lines: Iterable[str]) -> Iterator[Requirement]:
 
 
 def _holds(marker: Marker, environment: dict[str, str]) -> bool:
+    from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+
     try:
         return marker.evaluate(environment)
     except (UndefinedComparison, UndefinedEnvironmentName):

@@ -26,7 +26,6 @@ from tfdock.errors import Locked, WheelRefused
 from tfdock.host.files import held
 from tfdock.host.untrusted_folders import NotPlain, UntrustedPath
 from tfdock.plan.trust_domain import recorded, replaces, stands_for
-from tfdock.run.journal import staging_folder
 from tfdock.types import BuildId
 from tfdock.wheelhouse.build_record import LARGEST_RECORD, Fingerprint, RecordedBuildId, WheelName
 
@@ -82,6 +81,8 @@ class Wheelhouse:
 
         The folder is on the wheelhouse's own file system, so that the final move is atomic.
         """
+        from tfdock.run.journal import staging_folder  # here: readers of records need no runs
+
         return staging_folder(self.root, run)
 
     @property
