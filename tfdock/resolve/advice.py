@@ -290,8 +290,7 @@ def _limited_to(
             fix = f"wheels are known for {joined(boards)}; to build on the board: `tfdock advise {part}`"
             raise ProfileError.of("release-unknown", f"no wheel is known for {part} {version}", fix)
         fitting = fits.releases_with(knowledge, part, version, python)
-        spoken = range_words(spans(fitting, knowledge.releases))
-        releases = f"{joined(spoken)} (`tfdock releases {part} {version}`)" if fitting else "none"
+        releases = releases_words(knowledge, fitting, f"{part} {version}")
         old = asked and asked.release not in fitting
         made = fits.versions_of(asked).get(part, "") if asked and old else ""
         own = f"{releases}; TensorFlow {asked.release} is made with {part} {made}" if asked and made else releases
@@ -308,6 +307,15 @@ def _limited_to(
         raise ProfileError.of("release-unknown", "no release goes with all of these versions", why="; ".join(notes))
     rows = {name: row for name, row in knowledge.releases.items() if name in left or row is asked}
     return knowledge.with_releases(rows), tuple(notes)
+
+
+def releases_words(knowledge: KnowledgeBase, releases: Sequence[str], pair: str) -> str:
+    """Return releases as ranges, with the command that lists them by a part and its version; `none` without any."""
+    return (
+        f"{joined(range_words(spans(releases, knowledge.releases)))} (`tfdock releases {pair}`)"
+        if releases
+        else "none"
+    )
 
 
 def advise(

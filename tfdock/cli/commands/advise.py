@@ -26,7 +26,16 @@ from tfdock.knowledge.fits import goes_with, releases_with
 from tfdock.knowledge.gpu_rows import OtherDevice
 from tfdock.knowledge.release_rows import Estimate, Release
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.resolve.advice import Advice, AdvisedWheel, Asked, SizePlan, advise_on, pip_install, read_question
+from tfdock.resolve.advice import (
+    Advice,
+    AdvisedWheel,
+    Asked,
+    SizePlan,
+    advise_on,
+    pip_install,
+    read_question,
+    releases_words,
+)
 from tfdock.resolve.gpu_support import python_spans, range_words
 
 _NO_GPU = "cpu"
@@ -93,27 +102,36 @@ def _about_topics(base: KnowledgeBase, words: Sequence[str], tensorflow: str | N
         rows = [*rows, early, *(row for row in asked.systems.values() if not row.windows_driver)]
     elif (told := _told_on(asked)) and not asked.gpus:
         # The wheel for Python is no answer: what the topics are on this system comes first.
-        about = [topic_lines(base, row, release) for name, row in asked.topics.items() if name not in asked.systems]
-        return [*told, *(line for lines in about for line in lines)]
+        topics = {row.device: row for name, row in asked.topics.items() if name not in asked.systems}
+        return [*told, *(line for row in topics.values() for line in topic_lines(base, row, release))]
     elif asked.subjects != asked.names and (asked.gpus or len(asked.systems) < 2):
         rows = []  # two systems are a question about a topic, such as a cross build
-    if not asked.names:
-        rows += [topic for part, number in asked.parts.items() if (topic := _topic_of(base, part, number))]
+    if asked.systems.keys() >= {*asked.names} and (
+        about := [topic for part, number in asked.parts.items() if (topic := _topic_of(base, part, number))]
+    ):
+        rows = [*rows, *asked.systems.values(), *about]
     # `cuda cudnn` is one topic.
     lines = [line for row in {row.device: row for row in rows}.values() for line in topic_lines(base, row, release)]
-    listed = {part: number for part, number in asked.parts.items() if rows and _is_listed(base, part, number)}
-    pairs = [f"{part} {number}" for part, number in listed.items()]
+    releases = {
+        f"{part} {number}": releases_with(base, part, number, asked.parts.get("python"))
+        for part, number in asked.parts.items()
+        if rows and _is_listed(base, part, number)
+    }
+    wheels = f"Official wheels{' for Linux' if asked.systems else ''} that go with"
+    fitting = [f"{wheels} {pair}: {releases_words(base, found, pair)}." for pair, found in releases.items() if found]
+    builds = [
+        f"`tfdock releases {pair}` lists the builds for {pair}." for pair, found in releases.items() if not found
+    ]
     wanted = base.release_of(version) if version and rows else None
     refused = _refused(base, asked.parts, wanted) if wanted else []
-    return [*lines, *refused, *(f"`tfdock releases {pair}` lists the releases for {pair}." for pair in pairs)]
+    return [*fitting, *refused, *lines, *builds]
 
 
 def _told_on(asked: Asked) -> list[str]:
     """Return what the topics of a question are on its system, if this is known."""
     pairs = [(row, name, system.device) for row in asked.topics.values() for name, system in asked.systems.items()]
-    return [
-        f"{row.device} on {name}: {row.by_system[device]}." for row, name, device in pairs if device in row.by_system
-    ]
+    told = (f"{row.device} on {name}: {row.by_system[on]}." for row, name, on in pairs if on in row.by_system)
+    return list(dict.fromkeys(told))
 
 
 def _is_listed(base: KnowledgeBase, part: str, version: str) -> bool:
