@@ -162,7 +162,8 @@ def test_a_version_between_what_others_built_is_a_warning(desk: Desk, text: str,
 
 
 def test_a_toolkit_without_a_row_is_no_longer_in_doubt_if_somebody_built_with_it(desk: Desk) -> None:
-    text = 'schema: 1\ntensorflow: "2.3.0"\npython: "3.8"\nrocm: "3.7"\namdgpu_targets: [gfx906]\n'
+    source = "{release: '2.3', git: https://github.com/ROCm/tensorflow-upstream, ref: r2.3-rocm-enhanced}"
+    text = f'schema: 1\ntensorflow: {source}\npython: "3.8"\nrocm: "3.7"\namdgpu_targets: [gfx906]\n'
     (problem,) = desk.problems(text)
     assert problem.code == "image-unknown"
     # No image of one's own helps where no row tells what to install in it.
