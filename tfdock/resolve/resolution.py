@@ -340,13 +340,16 @@ class _Decision:
     def _reports(self) -> Reports:
         """Return the reports about such builds. A tool that was not requested has no version in the result."""
         release, chosen, fork, accelerator = self.release, self.chosen, self.fork, self.chosen.accelerator
+        # A repository without a report is probably a copy of TensorFlow's own.
+        repository = (fork.git if fork else self.profile.source.git or "").removesuffix(".git").split("/", 3)[-1]
+        told = {row.fork for row in self.knowledge.reports_on(release.release)}
         host, toolkit = self.host_compiler, chosen.compiler_version
         bazel = self.profile.bazel
         configs = [f"--config={name}" for name in bazel.configs]
         facts = {
             **chosen.components,
             "release": release.release,
-            "fork": fork.git.split("/", 3)[3] if fork else "",
+            "fork": repository if fork or repository in told else "",
             "version": str(self.version),
             "accelerator": accelerator.accelerator,
             "toolkit": chosen.toolkit_name,

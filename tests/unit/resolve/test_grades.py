@@ -170,6 +170,15 @@ def test_a_toolkit_without_a_row_is_no_longer_in_doubt_if_somebody_built_with_it
     assert problem.fixes[0].startswith("add a row to `images.yaml`")
 
 
+@pytest.mark.parametrize(("who", "doubted"), [("NVIDIA", []), ("me", ["python-unsupported"])])
+def test_builds_of_a_fork_are_evidence_for_the_fork_alone(desk: Desk, who: str, doubted: list[str]) -> None:
+    source = f'{{release: "1.15.5", git: "https://github.com/{who}/tensorflow.git", ref: r1.15.5+nv22.06}}'
+    base = "nvidia/cuda:11.7.1-cudnn8-devel-ubuntu20.04"
+    text = f'schema: 1\ntensorflow: {source}\npython: "3.8"\ncuda: "11.7"\nbase: {base}\n'
+    resolution = desk.resolve(f"{text}compute_capabilities: [compute_80]\nallow_untested: true\n")
+    assert [problem.code for problem in resolution.untested if problem.field == "python"] == doubted
+
+
 def test_a_configuration_without_a_report_is_said_with_the_grade(desk: Desk) -> None:
     head = 'schema: 1\ntensorflow: "2.4.1"\npython: "3.8"\naccelerator: cpu\n'
     assert "--config=mkl" in desk.resolve(head + "bazel: {configs: [mkl]}\n").grade.reason
