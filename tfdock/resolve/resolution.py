@@ -544,8 +544,11 @@ class _Decision:
         # An image for another toolkit version may lack the compiler, so the field of this version may be the cause.
         parts = (tool, self.chosen.toolkit_name)
         wants += [self.chosen.place(name) for name in parts if name in self.chosen.asked]
-        message = f"{self._image_words()} has no {tool}"
-        why = f"{base}; the build needs its path (`{missing.row}`)"
+        like, _ = fits.distribution_of(self.knowledge, str(base))
+        held, known = like.holds.get(tool) if like else None, self.release.compilers.get(tool)
+        message = f"{self._image_words()} has no {tool}{f' {known}' if held and known else ''}"
+        has = f"{base}, which has {tool} {held}" if held else str(base)
+        why = f"{has}; the build needs its path (`{missing.row}`)"
         row = "add a row to `images.yaml` in a `--knowledge` folder"
         fix = f"for an image that has it, name its tools (`base: {{image: …, provides: …}}`), or {row}"
         self.notes.stop("image-without-tool", wants[0] if wants else "base", message, why=why, fix=fix)

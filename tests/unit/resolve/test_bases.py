@@ -248,6 +248,8 @@ def test_a_base_image_without_the_releases_compiler_is_offered_the_compiler_that
     (problem,) = desk.problems('schema: 1\ntensorflow: "2.14.0"\naccelerator: cpu\nbase: ubuntu:20.04\n')
     assert (problem.code, problem.field) == ("image-without-tool", "base")
     assert problem.ways[0].change == {"host_compiler": "gcc"}
+    assert problem.message == "your base image has no clang 16"
+    assert problem.why.startswith("ubuntu:20.04, which has clang 10; ")
 
 
 @pytest.mark.parametrize(
