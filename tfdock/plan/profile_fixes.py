@@ -13,8 +13,6 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from tfdock.errors import Problem, Suggestion, joined
-from tfdock.gpu.devices import find_gpu
-from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.resources import GIB, MIB, BuildResources, more_memory
 from tfdock.profile.profile import Profile
@@ -60,9 +58,6 @@ class Context:
     ways: tuple[Suggestion, ...] = ()
 
 
-# --- the profile's choices ------------------------------------------------------------------------------------------
-
-
 def asked(row: Remedied, context: Context) -> str:
     """Return the profile's choices that matter for a failure: `your profile asks for sm_120 and CUDA 12.5.1`."""
     words = [word for subject in row.asks if (word := _word(subject, context))]
@@ -77,11 +72,11 @@ def _word(subject: str, context: Context) -> str:
     if value := version(subject, context):
         return f"{title(subject, context.knowledge)} {value}"
     if context.resolution:
-        return _decided(subject, context.resolution)
-    return _written(subject, context.profile, context.knowledge) if context.profile else ""
+        return _decided(context.resolution).get(subject, "")
+    return _written(context.profile, context.knowledge).get(subject, "") if context.profile else ""
 
 
-def _decided(subject: str, resolution: Resolution) -> str:
+def _decided(resolution: Resolution) -> dict[str, str]:
     compiler = f"{resolution.gpu_compiler} {resolution.gpu_compiler_version}".rstrip()
     return {
         "targets": ", ".join(resolution.targets),
@@ -95,24 +90,18 @@ def _decided(subject: str, resolution: Resolution) -> str:
         "optimize": f"`optimize: {' '.join(resolution.optimize) or 'portable'}`",
         "debug": "debug information" if resolution.debug else "",
         "xla": "XLA" if resolution.xla else "no XLA",
-    }.get(subject, "")
+    }
 
 
-def _written(subject: str, profile: Profile, knowledge: KnowledgeBase) -> str:
-    """Return the text of `_decided` for a refused profile, from the profile's own fields."""
-    if subject == "release":
-        return f"TensorFlow {profile.source.release}"
-    if subject == "targets":
-        return ", ".join(listed_targets(profile) or [_gpu(name, knowledge) for name in profile.named_gpus])
-    if subject == "gpu_compiler":
-        return f"{profile.compiler} for GPU code" if profile.compiler else ""
-    return ""
-
-
-def _gpu(name: str, knowledge: KnowledgeBase) -> str:
-    """Return `sm_120 (rtx5090)`; the name alone for an unknown GPU."""
-    gpu = find_gpu(knowledge, name)
-    return f"{exact_target(knowledge.accelerators[gpu.accelerator], gpu.target)} ({name})" if gpu else name
+def _written(profile: Profile, knowledge: KnowledgeBase) -> dict[str, str]:
+    """Return the texts of `_decided` for a refused profile, from the profile's own fields."""
+    own = {name: gpu_targets([name], knowledge) for name in profile.named_gpus}
+    gpus = [f"{target[0]} ({name})" if target else name for name, target in own.items()]
+    return {
+        "release": f"TensorFlow {profile.source.release}",
+        "targets": ", ".join(listed_targets(profile) or gpus),
+        "gpu_compiler": f"{profile.compiler} for GPU code" if profile.compiler else "",
+    }
 
 
 # --- facts of the build ---------------------------------------------------------------------------------------------
@@ -124,7 +113,7 @@ def targets(context: Context) -> tuple[str, ...]:
         return context.resolution.targets
     if context.profile is None:
         return ()
-    return tuple(listed_targets(context.profile) or gpu_targets(context.profile, context.knowledge))
+    return tuple(listed_targets(context.profile) or gpu_targets(context.profile.named_gpus, context.knowledge))
 
 
 def version(component: str, context: Context) -> str:
@@ -153,9 +142,6 @@ def number(target: str) -> str:
     """Return `120` for `sm_120`, `compute_120` and `12.0`."""
     match = _NUMBER.search(target)
     return next((digits.replace(".", "") for digits in match.groups() if digits), "") if match else ""
-
-
-# --- changes --------------------------------------------------------------------------------------------------------
 
 
 def changes(row: Remedied, values: Mapping[str, str], context: Context) -> tuple[Suggestion, ...]:

@@ -77,9 +77,9 @@ def listed_targets(profile: Profile) -> list[str]:
     return [target for field in TARGET_FIELDS for target in getattr(profile, field) or ()]
 
 
-def gpu_targets(profile: Profile, knowledge: KnowledgeBase) -> list[str]:
-    """Return the exact target of each known GPU that a profile names."""
-    gpus = [gpu for name in profile.named_gpus if (gpu := find_gpu(knowledge, name))]
+def gpu_targets(names: Iterable[str], knowledge: KnowledgeBase) -> list[str]:
+    """Return the exact target of each known GPU among names."""
+    gpus = [gpu for name in names if (gpu := find_gpu(knowledge, name))]
     return [exact_target(knowledge.accelerators[gpu.accelerator], gpu.target) for gpu in gpus]
 
 

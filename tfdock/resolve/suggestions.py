@@ -130,8 +130,9 @@ class Moves:
         """Yield the moves of each field, the fields at fault first."""
         yield self._gpus()
         yield self._targets()
-        for name, field in self._component_fields():
-            yield self._component(name, field)
+        for name in self.knowledge.components:
+            yield self._component(name, name) if getattr(self.profile, name, None) or name in self.at_fault else []
+        yield from (self._component(name, f"components.{name}") for name in self.profile.components)
         pythons = by_distance(known_versions(self.knowledge, self.release, "python"), self.profile.python)
         yield self._plain("python", [*pythons[:2], None, *pythons[2:]])
         rows = self.knowledge.accelerators.values()
@@ -191,13 +192,6 @@ class Moves:
         asked = str(Version(self.profile.source.release).minor)
         return [self.knowledge.releases[name].newest for name in by_distance(self.knowledge.releases, asked)]
 
-    def _component_fields(self) -> Iterator[tuple[str, str]]:
-        for name in self.knowledge.components:
-            if getattr(self.profile, name, None) or name in self.at_fault:
-                yield name, name
-        for name in self.profile.components:
-            yield name, f"components.{name}"
-
     def _component(self, name: str, field: str) -> Iterator[Change]:
         support = self.release.support(name) if self.release else Support()
         asked = asked_version(self.profile, name)
@@ -212,7 +206,7 @@ class Moves:
     def _compiles(self, name: str, version: str) -> bool:
         """Return whether a toolkit version supports all targets of the profile."""
         row = self.knowledge.toolkits.get((name, version))
-        wanted = gpu_targets(self.profile, self.knowledge) + listed_targets(self.profile)
+        wanted = gpu_targets(self.profile.named_gpus, self.knowledge) + listed_targets(self.profile)
         return row is None or all(target_number(target) in row.targets for target in wanted)
 
     def _sound(self, field: str, values: Sequence[str]) -> list[str]:
@@ -290,7 +284,7 @@ class Moves:
         """Return the list with each target at fault replaced by the nearest known target."""
         known = [target for field, target in self._known_targets() if field == name]
         near = [
-            next(iter(_similar_targets(target, known)), target) if self._is_at_fault(name, index) else target
+            _similar_target(target, known) if self._is_at_fault(name, index) else target
             for index, target in enumerate(targets)
         ]
         return list(dict.fromkeys(near))
@@ -363,18 +357,14 @@ def _respelled(targets: Sequence[str]) -> Iterator[list[str]]:
     yield [target.replace("compute_", "sm_") for target in targets]
 
 
-def _similar_targets(target: str, known: Sequence[str]) -> list[str]:
-    """Return replacements for an unknown target: targets that run on such a GPU, or else the nearest spelling."""
+def _similar_target(target: str, known: Sequence[str]) -> str:
+    """Return a target in place of an unknown one, if any: it runs on such a GPU, or else has the nearest spelling."""
     try:
         wanted, others = Capability.parse(target), [Capability.parse(capability) for capability in known]
     except ValueError:
-        return _near(target.lower(), known)
-    below = [
-        capability
-        for capability in others
-        if capability.major == wanted.major and capability.minor <= wanted.minor and capability.ptx == wanted.ptx
-    ]
-    return [str(capability) for capability in sorted(below, reverse=True)]
+        return next(iter(_near(target.lower(), known)), target)
+    alike = [one for one in others if (one.major, one.ptx) == (wanted.major, wanted.ptx)]
+    return str(max((one for one in alike if one.minor <= wanted.minor), default=target))
 
 
 def _near(name: str | None, known: Iterable[str]) -> list[str]:
