@@ -24,8 +24,6 @@ from tfdock.resolve.rules import (
 )
 from tfdock.types import TARGET_FIELDS, Version
 
-# --- the accelerator ------------------------------------------------------------------------------------------------
-
 
 def accelerator_of(question: Question) -> Accelerator:
     """Return the accelerator that the profile names or implies.
@@ -217,11 +215,7 @@ def _refuse_other_machines(
         if machine in (None, here):
             continue
         base = "" if any(row.machine == machine for row in knowledge.images) else ", with your own base image"
-        # A user who writes the CUDA version in this field rarely has such a GPU.
-        if gpu.target in asked_components(question).values():
-            why = f"{gpu.target} is also a version in another field; this field is for a GPU's target (`tfdock gpus`)"
-        else:
-            why = "a wheel is built for the CPU architecture of the machine that builds it"
+        why = "a wheel is built for the CPU architecture of the machine that builds it"
         message = f"{name} is sold with a {machine} CPU, but this build is for {here}"
         fix = (f"build it on {machine}{base}", f"name a GPU of {here} machines")
         weight = "error" if certain else "warning"
@@ -301,10 +295,8 @@ def _first_without_finding(candidates: Iterable[Combination], rules: Sequence[Ru
         tried.append(combination)
     # No toolkit serves the whole list, so take the first one that serves a part of the list.
     for combination in tried:
-        if any(
-            wanted.official and not _finding(replace(combination, targets=[wanted]), rules)
-            for wanted in combination.targets
-        ):
+        official = (wanted for wanted in combination.targets if wanted.official)
+        if any(not _finding(replace(combination, targets=[wanted]), rules) for wanted in official):
             return combination
     return tried[0]
 
@@ -339,19 +331,15 @@ def _beside_toolkit(combination: Combination, name: str) -> Iterator[dict[str, s
     if name in combination.asked or own.closed or not own.tested or not chosen:
         return
     minor, tested = Version(chosen).minor, Version(own.tested)
-
-    def beside(pairs: Iterable[tuple[str | None, str | None]]) -> list[Version]:
+    tables = ((row.support(toolkit).tested, row.support(name).tested) for row in knowledge.releases.values())
+    sure = (row.components for row in knowledge.evidence.values() if row.outcome == "built" and not row.unverified)
+    reports = ((parts.get(toolkit), parts.get(name)) for parts in sure)
+    for pairs in (tables, reports):
         exact = {Version(library).minor for of, library in pairs if of and library and Version(of).minor == minor}
         found = sorted(version for version in exact if len(version.parts) > 1)
-        return [each for each in found if each > tested] + [each for each in reversed(found) if each < tested]
-
-    tables = knowledge.releases.values()
-    sure = (row for row in knowledge.evidence.values() if row.outcome == "built" and not row.unverified)
-    for each in (
-        *beside((row.support(toolkit).tested, row.support(name).tested) for row in tables),
-        *beside((row.components.get(toolkit), row.components.get(name)) for row in sure),
-    ):
-        yield {name: full_version(combination, name, str(each))}
+        newer, older = [each for each in found if each > tested], [each for each in found if each < tested]
+        for each in (*newer, *reversed(older)):
+            yield {name: full_version(combination, name, str(each))}
 
 
 def full_version(combination: Combination, name: str, asked: str) -> str:

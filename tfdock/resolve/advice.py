@@ -38,7 +38,7 @@ from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
 from tfdock.resolve.gpu_support import apart, range_words, release_named, spans, taken_versions
-from tfdock.resolve.profile_changes import Change, is_set, yaml_text
+from tfdock.resolve.profile_changes import Change, gpu_targets, is_set, yaml_text
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.resolve import resolve_text
 from tfdock.resolve.starter import AcceptedProfile, StarterDevices, profile_text, starter
@@ -139,9 +139,6 @@ class Advice:
         """Whether the release's official wheel serves every GPU."""
         has_python = self.python is None or self.python in self.wheel.pythons
         return has_python and all(gpu.starts_at_once for gpu in self.gpus)
-
-
-# --- the whole ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -447,13 +444,11 @@ def same_official(
         return None
     if resolution.image.machine != OFFICIAL_MACHINE or not release.official_targets.get(accelerator.accelerator):
         return None
-    gpus = gpus_named(knowledge, profile.named_gpus) if profile.named_gpus else ()
     # For listed targets and this machine's GPUs, the profile has targets but no names.
-    targets = dict.fromkeys(dotted(target) for target in resolution.targets)
-    others = [target for target in targets if target not in {gpu.target for gpu in gpus}]
+    own = {dotted(target) for target in gpu_targets(profile.named_gpus, knowledge)}
+    others = dict.fromkeys(target for target in map(dotted, resolution.targets) if target not in own)
     names = (*profile.named_gpus, *others)
-    gpus = (*gpus, *(gpus_named(knowledge, others) if others else ()))
-    wanted = _Wanted(knowledge=knowledge, gpus=gpus, python=resolution.python)
+    wanted = _Wanted(knowledge=knowledge, gpus=gpus_named(knowledge, names), python=resolution.python)
     if not wanted.native_of(release):
         return None
     wheel = wanted.official_wheel(release, str(resolution.version))
@@ -505,11 +500,7 @@ def cover(
     chosen = []
     for (major, own), first in lowest.items():
         others = [] if own else [Capability.of_gpu(each) for each in every if each.startswith(f"{major}.")]
-        fitting = [
-            capability
-            for capability in {first, *others}
-            if capability <= first and (able is None or capability.number in able)
-        ]
+        fitting = [each for each in {first, *others} if each <= first and (able is None or each.number in able)]
         if not fitting:
             return ()
         chosen.append(replace(max(fitting), ptx=ptx))

@@ -571,9 +571,8 @@ class _Decision:
         """Record a doubt about a release whose source downloads an archive that no known server has any more."""
         for row in fits.source_archives_of(self.knowledge, self.release):
             if not row.urls:
-                message = (
-                    f"TensorFlow {self.release.release} downloads {row.archive}, and no server is known to have it"
-                )
+                release = f"TensorFlow {self.release.release}"
+                message = f"{release} downloads {row.archive}, and no server is known to have it"
                 why = f"{row.original} has not worked since {row.gone}; the archive's sha256 is {row.sha256}"
                 self.notes.doubt("source-archive-lost", self.profile.release_field, message, why=why)
 
@@ -599,7 +598,6 @@ class _Decision:
             self.notes.refuse(code, chosen.place(name), message, why=why, fix=fix, weight=weight)
 
     def _paths(self, versions: Mapping[str, str], image: ImageRow, base: ImageRef) -> dict[str, str]:
-        """Return where the tools are in the base image."""
         paths = {name: filled(path, versions, f"images.yaml {path}") for name, path in image.paths.items()}
         # The profile's own path is used, even if the image's row has another path.
         if self.host_compiler.path:
@@ -695,8 +693,6 @@ class _Decision:
             # The build may use a fallback, so the source no longer counts as the release.
             official=location == own and refs == (tag,),
         )
-
-    # --- the contract ----------------------------------------
 
     @property
     def _cpu_flags(self) -> tuple[str, ...]:
@@ -830,9 +826,6 @@ class _Decision:
         doubt = "; this project has not pulled this image" if row.unverified else ""
         self.notes.choose("runtime", row.image, "runtimes.yaml", f"a clean image with this Python{doubt}")
         return ImageRef.parse(row.image)
-
-
-# --- pure helpers ----------------------------------------
 
 
 def _versions_of(compiler: str, paths: Mapping[str, str]) -> dict[str, str]:

@@ -69,28 +69,26 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices
         else:
             raise ProfileError(unknown_gpu(knowledge, word))
     if len({row.accelerator for row in rows}) > 1:
+        message = f"{' and '.join(f'`{word}`' for word in words)} need different accelerators"
         raise ProfileError.of(
-            "accelerator-conflict",
-            f"{' and '.join(f'`{word}`' for word in words)} need different accelerators",
-            "a wheel serves only one accelerator: make two profiles",
+            "accelerator-conflict", message, "a wheel serves only one accelerator: make two profiles"
         )
     if targets:  # a list must have every target, including the targets of the named GPUs
-        targets += [_as_listed(rows[0], gpu.target) for gpu in gpus]
+        targets += [exact_target(rows[0], gpu.target) for gpu in gpus]
         gpus = []
     return StarterDevices(accelerator=rows[0], gpus=tuple(dict.fromkeys(gpus)), targets=sorted_targets(targets))
 
 
 def _target(knowledge: KnowledgeBase, word: str) -> tuple[Accelerator, str] | None:
     """Return a target as a profile lists it, with its accelerator: `8.6` is `sm_86`."""
-    listed = ((row, _as_listed(row, word)) for row in knowledge.accelerators.values())
-    return next(((row, target) for row, target in listed if row.matches(target)), None)
-
-
-def _as_listed(accelerator: Accelerator, target: str) -> str:
-    try:
-        return exact_target(accelerator, target)
-    except ValueError:
-        return spelled(target)
+    for row in knowledge.accelerators.values():
+        try:
+            target = exact_target(row, word)
+        except ValueError:
+            target = spelled(word)
+        if row.matches(target):
+            return row, target
+    return None
 
 
 def starter(
@@ -232,7 +230,6 @@ def _fields(
     python: str | None,
     versions: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Return the profile's fields, with the `versions` of components."""
     named = {name: version for name, version in versions.items() if name in Profile.model_fields}
     others = {name: version for name, version in versions.items() if name not in named}
     # In quotes: YAML would read `2.10` as the number 2.1.
@@ -248,11 +245,8 @@ def _fields(
 
 def taken_targets(knowledge: KnowledgeBase, devices: StarterDevices, release: str) -> list[str]:
     """Return the listed targets as a release takes them: `compute_35` for `sm_35` if it cannot make SASS alone."""
-    try:
-        row, _ = release_named(knowledge, release)
-    except ProfileError:  # a wrong option: the resolution of the profile reports it
-        return list(devices.targets)
-    return [taken_target(row, devices.accelerator, target) for target in devices.targets]
+    row = knowledge.release_of(release)  # None for a wrong option: the resolution of the profile reports it
+    return [taken_target(row, devices.accelerator, target) if row else target for target in devices.targets]
 
 
 def device_field(knowledge: KnowledgeBase, devices: StarterDevices, release: str) -> dict[str, str]:
@@ -265,7 +259,6 @@ def device_field(knowledge: KnowledgeBase, devices: StarterDevices, release: str
 
 
 def _comments(devices: StarterDevices, *, newest: bool) -> dict[str, str]:
-    """Return the comment that explains each field."""
     release = "The newest release that can be built this way" if newest else "The release"
     targets = "Code for these targets only; `compute_86` adds PTX for newer GPUs."
     comments = {

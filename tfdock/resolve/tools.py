@@ -124,9 +124,7 @@ class Bases:
         # The default `gcc` of the image also has a package for this version.
         gccs = [like.holds.get("gcc", "").partition(".")[0], *like.compilers.get("gcc", ())] if like else []
         own = {f"g++-{version}" for version in gccs}
-        named = [
-            package for package in image.packages if re.search(r"-\d+$|^python\d\.", package) and package not in own
-        ]
+        named = [name for name in image.packages if re.search(r"-\d+$|^python\d\.", name) and name not in own]
         of = distribution_of(knowledge, image.image)[0]
         why, fix, weight = "", with_compiler, "error"
         if needed and lacks_compiler(accelerator, base):
