@@ -20,14 +20,11 @@ from tfdock.resolve.profile_changes import (
     Attempt,
     Change,
     accepted,
-    asked_version,
     by_distance,
     changed,
     describe_change,
     gpu_targets,
-    is_set,
     known_versions,
-    listed_targets,
     mentioned_accelerators,
 )
 from tfdock.resolve.resolution import Resolution
@@ -99,7 +96,7 @@ def _written(profile: Profile, knowledge: KnowledgeBase) -> dict[str, str]:
     gpus = [f"{target[0]} ({name})" if target else name for name, target in own.items()]
     return {
         "release": f"TensorFlow {profile.source.release}",
-        "targets": ", ".join(listed_targets(profile) or gpus),
+        "targets": ", ".join(profile.listed_targets or gpus),
         "gpu_compiler": f"{profile.compiler} for GPU code" if profile.compiler else "",
     }
 
@@ -113,14 +110,14 @@ def targets(context: Context) -> tuple[str, ...]:
         return context.resolution.targets
     if context.profile is None:
         return ()
-    return tuple(listed_targets(context.profile) or gpu_targets(context.profile.named_gpus, context.knowledge))
+    return tuple(context.profile.listed_targets or gpu_targets(context.profile.named_gpus, context.knowledge))
 
 
 def version(component: str, context: Context) -> str:
     """Return the version of a component; empty if there is none, or the refused profile does not name it."""
     if context.resolution:
         return context.resolution.components.get(component, "")
-    return asked_version(context.profile, component) if context.profile else ""
+    return context.profile.asked_version(component) if context.profile else ""
 
 
 def title(component: str, knowledge: KnowledgeBase) -> str:
@@ -199,7 +196,7 @@ def _moves(
             (verb, text), *_ = wanted.items()
             yield from _changes_of_verb(path, verb, str(text).format(**values), context, profile)
         elif wanted is None:
-            yield from [{path: None}] if is_set(profile, path) or path in profile.components else []
+            yield from [{path: None}] if profile.is_set(path) or path in profile.components else []
         else:
             # Without a field in the profile, the build may already have had the wanted compiler.
             compiler = context.resolution.gpu_compiler if path == "compiler" and context.resolution else None
@@ -255,7 +252,7 @@ def _versions(name: str, near: str, context: Context, profile: Profile) -> Seque
     release = context.knowledge.release_of(profile.source.release)
     is_listed = release is not None and name in (*release.components, "python")
     known = known_versions(context.knowledge, release, name) if is_listed else set()
-    now = asked_version(profile, name)
+    now = profile.asked_version(name)
     return by_distance(known - {now}, near if Version(near).parts else now)[:_TRIED]
 
 

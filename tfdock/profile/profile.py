@@ -578,6 +578,26 @@ class Profile(Record):
         return () if self.gpus == "local" else tuple(name for name in self.gpus or () if name != "local")
 
     @property
+    def listed_targets(self) -> list[str]:
+        """The targets that the profile lists, in any field."""
+        return [target for field in TARGET_FIELDS for target in getattr(self, field) or ()]
+
+    def asked_version(self, component: str) -> str:
+        """Return the version of a component that the profile requests in any field; empty without a request."""
+        version = self.components.get(component) or getattr(self, component, None)
+        # Not every field of a profile is a version: a row of failures may also name `bazel`.
+        return version if isinstance(version, str) else ""
+
+    def is_set(self, path: str) -> bool:
+        """Return whether the profile sets a field to a value that is not the default."""
+        outer, _, name = path.rpartition(".")
+        model: Any = getattr(self, outer, None) if outer else self
+        if isinstance(model, dict):
+            return name in model
+        info = getattr(type(model), "model_fields", {}).get(name)
+        return info is not None and getattr(model, name) != info.get_default(call_default_factory=True)
+
+    @property
     def debugging(self) -> Debug | None:
         """The long form of `debug`, or None."""
         if isinstance(self.debug, Debug):

@@ -38,7 +38,7 @@ from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
 from tfdock.resolve.gpu_support import apart, range_words, release_named, spans, taken_versions
-from tfdock.resolve.profile_changes import Change, gpu_targets, is_set, yaml_text
+from tfdock.resolve.profile_changes import Change, gpu_targets, yaml_text
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.resolve import resolve_text
 from tfdock.resolve.starter import AcceptedProfile, StarterDevices, profile_text, starter
@@ -440,7 +440,7 @@ def same_official(
     something that the official wheel lacks.
     """
     release, accelerator = resolution.release, resolution.accelerator
-    if profile.source.is_own or any(is_set(profile, name) for name in _ALTERS):
+    if profile.source.is_own or any(map(profile.is_set, _ALTERS)):
         return None
     if resolution.image.machine != OFFICIAL_MACHINE or not release.official_targets.get(accelerator.accelerator):
         return None

@@ -14,7 +14,7 @@ from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
 from tfdock.resolve.resolution import Resolution
-from tfdock.types import TARGET_FIELDS, Version
+from tfdock.types import Version
 
 #: Field of the profile -> its new value; None removes the field. A dotted name (`bazel.version`) is a field in a map.
 Change = Mapping[str, object]
@@ -51,30 +51,15 @@ def changed(profile: Profile, change: Change) -> Profile:
     return profile.model_copy(update=update)
 
 
-def is_set(profile: Profile, path: str) -> bool:
-    """Return whether a profile sets a field to a value that is not the default."""
-    outer, _, name = path.rpartition(".")
-    model: Any = getattr(profile, outer, None) if outer else profile
-    if isinstance(model, dict):
-        return name in model
-    info = getattr(type(model), "model_fields", {}).get(name)
-    return info is not None and getattr(model, name) != info.get_default(call_default_factory=True)
-
-
 def mentioned_accelerators(profile: Profile, knowledge: KnowledgeBase) -> list[Accelerator]:
     """Return the accelerators that a profile names, or that its GPUs, lists and components imply."""
     gpus = (find_gpu(knowledge, name) for name in profile.named_gpus)
     spoken = {gpu.accelerator for gpu in gpus if gpu} | {profile.accelerator}
     for row in knowledge.accelerators.values():
         names = (*row.components, *([row.target_field] if row.target_pattern else []))
-        if any(is_set(profile, name) or is_set(profile, f"components.{name}") for name in names):
+        if any(profile.is_set(name) or profile.is_set(f"components.{name}") for name in names):
             spoken.add(row.accelerator)
     return [row for row in knowledge.accelerators.values() if row.accelerator in spoken]
-
-
-def listed_targets(profile: Profile) -> list[str]:
-    """Return the targets that a profile lists, in any field."""
-    return [target for field in TARGET_FIELDS for target in getattr(profile, field) or ()]
 
 
 def gpu_targets(names: Iterable[str], knowledge: KnowledgeBase) -> list[str]:
@@ -84,13 +69,6 @@ def gpu_targets(names: Iterable[str], knowledge: KnowledgeBase) -> list[str]:
 
 
 # --- versions of components -----------------------------------------------------------------------------------------
-
-
-def asked_version(profile: Profile, component: str) -> str:
-    """Return the version of a component that a profile requests in any field; empty without a request."""
-    version = profile.components.get(component) or getattr(profile, component, None)
-    # Not every field of a profile is a version: a row of failures may also name `bazel`.
-    return version if isinstance(version, str) else ""
 
 
 def known_versions(knowledge: KnowledgeBase, release: Release | None, component: str) -> set[str]:

@@ -70,9 +70,8 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices
             raise ProfileError(unknown_gpu(knowledge, word))
     if len({row.accelerator for row in rows}) > 1:
         message = f"{' and '.join(f'`{word}`' for word in words)} need different accelerators"
-        raise ProfileError.of(
-            "accelerator-conflict", message, "a wheel serves only one accelerator: make two profiles"
-        )
+        fix = "a wheel serves only one accelerator: make two profiles"
+        raise ProfileError.of("accelerator-conflict", message, fix)
     if targets:  # a list must have every target, including the targets of the named GPUs
         targets += [exact_target(rows[0], gpu.target) for gpu in gpus]
         gpus = []

@@ -30,14 +30,11 @@ from tfdock.profile.profile import HostCompiler, Profile
 from tfdock.resolve.profile_changes import (
     Change,
     accepted,
-    asked_version,
     by_distance,
     changed,
     describe_change,
     gpu_targets,
-    is_set,
     known_versions,
-    listed_targets,
     mentioned_accelerators,
 )
 from tfdock.resolve.question import UNTESTED
@@ -73,7 +70,7 @@ class Moves:
         named = self.knowledge.accelerators.get(self.profile.accelerator or "")
         if named:
             return named.target_pattern is not None
-        listed = any(self._is_set(name) for name in ("gpus", "accelerator", *TARGET_FIELDS))
+        listed = any(self.profile.is_set(name) for name in ("gpus", "accelerator", *TARGET_FIELDS))
         return listed or any(row.target_pattern for row in mentioned_accelerators(self.profile, self.knowledge))
 
     def is_served(self, resolution: Resolution) -> bool:
@@ -85,7 +82,7 @@ class Moves:
         held = {} if self.profile.base_image else resolution.image.holds
         if not all(same_minor(version, resolution.components.get(name, version)) for name, version in held.items()):
             return False
-        lists = () if self._is_set("gpus") else TARGET_FIELDS  # GPUs are more exact than a list beside them
+        lists = () if self.profile.is_set("gpus") else TARGET_FIELDS  # GPUs are more exact than a list beside them
         named = {name: targets for name in lists if (targets := getattr(self.profile, name))}
         sound = [target for name, targets in named.items() for target in self._sound(name, targets)]
         wanted = sound or [target for targets in named.values() for target in targets]
@@ -194,7 +191,7 @@ class Moves:
 
     def _component(self, name: str, field: str) -> Iterator[Change]:
         support = self.release.support(name) if self.release else Support()
-        asked = asked_version(self.profile, name)
+        asked = self.profile.asked_version(name)
         known = known_versions(self.knowledge, self.release, name)
         nearest = by_distance(known, asked or support.tested, support.tested)
         for version in sorted(nearest, key=lambda version: not self._compiles(name, version)):
@@ -206,7 +203,7 @@ class Moves:
     def _compiles(self, name: str, version: str) -> bool:
         """Return whether a toolkit version supports all targets of the profile."""
         row = self.knowledge.toolkits.get((name, version))
-        wanted = gpu_targets(self.profile.named_gpus, self.knowledge) + listed_targets(self.profile)
+        wanted = gpu_targets(self.profile.named_gpus, self.knowledge) + self.profile.listed_targets
         return row is None or all(target_number(target) in row.targets for target in wanted)
 
     def _sound(self, field: str, values: Sequence[str]) -> list[str]:
@@ -277,7 +274,7 @@ class Moves:
                 if used := official or self.release.runtime_targets.get(row.accelerator):
                     yield {row.target_field: list(used)}
         # Code for an older GPU of the same major version runs as well.
-        if self._is_set("gpus") and self.codes & {"target-not-in-toolkit", "compiler-cannot-emit"}:
+        if self.profile.is_set("gpus") and self.codes & {"target-not-in-toolkit", "compiler-cannot-emit"}:
             yield from ({field: [target]} for field, target in self._known_targets())
 
     def _spelled_right(self, name: str, targets: Sequence[str]) -> list[str]:
@@ -316,9 +313,9 @@ class Moves:
         names = [
             name if getattr(self.profile, name, None) else f"components.{name}" for name in self.knowledge.components
         ]
-        empty: dict[str, object] = {path: None for path in (*names, *_LEFT_TO_THE_RELEASE) if self._is_set(path)}
+        empty: dict[str, object] = dict.fromkeys(filter(self.profile.is_set, (*names, *_LEFT_TO_THE_RELEASE)))
         # GPUs are enough: they imply the accelerator, and a list beside them may be older than the GPUs.
-        lists = {name: None for name in TARGET_FIELDS if self._is_set("gpus") and self._is_set(name)}
+        lists = {name: None for name in TARGET_FIELDS if self.profile.is_set("gpus") and self.profile.is_set(name)}
         # First keep all device fields of the profile, then fewer and fewer.
         for less in ({}, lists, {**lists, "accelerator": None}):
             yield {**empty, **less, **self._devices_of(self.release)}
@@ -328,17 +325,14 @@ class Moves:
 
     def _devices_of(self, release: Release | None) -> Change:
         """Return the change that keeps a build a GPU build, if only a toolkit's version requested GPUs."""
-        if not self.wants_devices or any(self._is_set(name) for name in ("gpus", *TARGET_FIELDS)) or release is None:
+        if not self.wants_devices or any(map(self.profile.is_set, ("gpus", *TARGET_FIELDS))) or release is None:
             return {}
         family = self.families[0]
         used = release.runtime_targets.get(family.accelerator)
         # A release without an official list needs a list of targets in the profile.
         if used and not release.official_targets.get(family.accelerator):
             return {family.target_field: list(used)}
-        return {} if self._is_set("accelerator") else {"accelerator": family.accelerator}
-
-    def _is_set(self, path: str) -> bool:
-        return is_set(self.profile, path)
+        return {} if self.profile.is_set("accelerator") else {"accelerator": family.accelerator}
 
 
 _FIXED_BY_COMPILERS = {
@@ -461,7 +455,7 @@ def _suggestion(moves: Moves, move: Change, resolution: Resolution, in_play: set
     always = {"tensorflow", "tensorflow.release", "gpus", *moves.knowledge.components}
     # The release comes first.
     others = sorted((in_play | always) - set(move), key=lambda path: (not path.startswith("tensorflow"), path))
-    keep = tuple(dict.fromkeys(_keep_text(moves, path) for path in others if is_set(moves.profile, path)))
+    keep = tuple(dict.fromkeys(_keep_text(moves, path) for path in others if moves.profile.is_set(path)))
     text = (moves.resolver.describe or describe_change)(change, moves.profile)
     text = f"keep {', '.join(keep)}: {text}" if keep else text
     text += f" (built {resolution.grade.reason.partition(', ')[0]})" if resolution.grade.value == "built" else ""
@@ -486,7 +480,7 @@ def _keep_text(moves: Moves, path: str) -> str:
     if path.partition(".")[0] == "tensorflow":
         return f"TensorFlow {profile.source.release}"
     if name in moves.knowledge.components:
-        return f"{moves.knowledge.titles.get(name, name)} {asked_version(profile, name)}"
+        return f"{moves.knowledge.titles.get(name, name)} {profile.asked_version(name)}"
     if path == "python":
         return f"Python {profile.python}"
     if path == "gpus":
