@@ -259,7 +259,7 @@ def _finding(combination: Combination, rules: Sequence[Rule]) -> str:
 
 def _with_toolkit(question: Question, combination: Combination) -> Combination:
     """Choose toolkit and compiler: the profile's, or else the first pair that compiles for the targets."""
-    versions = _candidates(combination, combination.accelerator.toolkit)
+    versions = _candidates(combination, combination.toolkit_name)
     # Use the release's own compiler as long as any version of the toolkit works with it.
     pairs = (
         _with_compiler(combination.with_versions(version), compiler)
@@ -267,7 +267,7 @@ def _with_toolkit(question: Question, combination: Combination) -> Combination:
         for version in versions
     )
     chosen = _first_without_finding(pairs, DEVICE_RULES)
-    _choose_component(question, chosen, combination.accelerator.toolkit)
+    _choose_component(question, chosen, combination.toolkit_name)
     _choose_compiler(question, chosen)
     return chosen
 
@@ -300,10 +300,8 @@ def _first_without_finding(candidates: Iterable[Combination], rules: Sequence[Ru
     return tried[0]
 
 
-def _candidates(combination: Combination, name: str | None) -> list[dict[str, str]]:
+def _candidates(combination: Combination, name: str) -> list[dict[str, str]]:
     """Return a component's versions, best first: the profile's version; else the tested, newer and older versions."""
-    if not name or not (name in combination.asked or name in combination.release.components):
-        return [{}]
     support = combination.release.support(name)
     if name in combination.asked:
         return [{name: full_version(combination, name, combination.asked[name])}]
@@ -353,7 +351,7 @@ def full_version(combination: Combination, name: str, asked: str) -> str:
     return toolkit.patches[-1] if toolkit and toolkit.patches else asked
 
 
-def _choose_component(question: Question, combination: Combination, name: str | None) -> None:
+def _choose_component(question: Question, combination: Combination, name: str) -> None:
     notes, release = question.notes, combination.release
     known = name in combination.asked or name in release.components
     # A build without a known toolkit cannot be checked, so `allow_untested` does not help.

@@ -207,9 +207,7 @@ def bazel_of(question: Question, release: Release) -> str:
         return release.bazel
     notes, lowest, highest = question.notes, release.bazel_min, release.bazel_max
     refuses, pinned = f"./configure of TensorFlow {release.release} refuses Bazel {asked}", release.bazel
-    documented = any(
-        same_minor(asked, tested) and Version(tested).matches(Version(asked)) for tested in release.tested_bazel
-    )
+    documented = any(Version(tested).matches(Version(asked)) for tested in release.tested_bazel)
     # A documented version is accepted, even if ./configure has other limits.
     if documented and _outside(asked, lowest, highest):
         message = f"{refuses}, although this version is documented as tested"
