@@ -27,6 +27,7 @@ from tfdock.gpu.devices import (
     machine_of,
     other_device,
     sorted_targets,
+    target_number,
     title,
     unknown_gpu,
 )
@@ -682,10 +683,7 @@ class _Wanted:
     def _has_code_for_each(self, accepted: AcceptedProfile) -> bool:
         exact = self._exact_targets(accepted.release)
         # Compare only the numbers: a target may be SASS alone, or SASS with PTX.
-        wanted, built = (
-            {name.rpartition("_")[2] for name in names} for names in (exact, accepted.resolution.targets)
-        )
-        return wanted <= built
+        return {*map(target_number, exact)} <= {*map(target_number, accepted.resolution.targets)}
 
     def try_release(
         self, release: Release, version: str, *, allow_untested: bool = False, suggest: bool = False
@@ -774,9 +772,8 @@ class _Wanted:
             # `compute_86` is SASS and PTX, and both add to the size.
             both = self.accelerator.capabilities and Capability.parse(target).ptx
             size = sass.value + (ptx.value if both and ptx else 0) if sass else None
-            number = target.partition("_")[2]
             # A target may serve as SASS or as PTX, and is one entry.
-            serves = [name for name, by in serving.items() if by == target or (number and by.endswith(f"_{number}"))]
+            serves = [name for name, by in serving.items() if target_number(by) == target_number(target)]
             percent = time.value if time else None
             entries.append(AdviceEntry(target=target, serves=tuple(serves), wheel_mb=size, compile_percent=percent))
         sizes = [entry.wheel_mb for entry in entries if entry.wheel_mb is not None]
