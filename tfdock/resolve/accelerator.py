@@ -108,8 +108,9 @@ def component_fields(question: Question) -> dict[str, str]:
 
 def asked_components(question: Question) -> dict[str, str]:
     """Return component -> version, as written in the profile."""
-    versions = {name: question.profile.asked_version(name) for name in component_fields(question)}
-    return {name: version for name, version in versions.items() if version}
+    profile = question.profile
+    fields = {name: getattr(profile, name, None) for name in component_fields(question)}
+    return {**{name: value for name, value in fields.items() if value}, **profile.components}
 
 
 def _asked_targets(question: Question) -> Iterator[tuple[str, str, str]]:

@@ -32,13 +32,10 @@ def resolve_or_suggest(resolver: Resolver, profile: Profile) -> Resolution:
         ways = suggestions(profile, error.problems, resolver)
         fixes = [way.text for way in ways if not way.question]
         hint = _own_image(resolver, profile, ways)
+        hinted = (replace(problem, why=sentences(problem.why, hint)) for problem in error.problems)
+        problems = (replace(one, ways=tuple(ways), fixes=(*one.fixes, *fixes)) for one in hinted)
         # Raise without the first error as cause: it would print the same problems again.
-        raise Incompatible(
-            *(
-                replace(problem, why=sentences(problem.why, hint), ways=tuple(ways), fixes=(*problem.fixes, *fixes))
-                for problem in error.problems
-            )
-        ) from None
+        raise Incompatible(*problems) from None
 
 
 def read_text(

@@ -310,9 +310,7 @@ class Moves:
 
     def _everything_left(self) -> Iterator[Change]:
         """Yield moves that let the release choose every version: the profile's release first, then other releases."""
-        names = [
-            name if getattr(self.profile, name, None) else f"components.{name}" for name in self.knowledge.components
-        ]
+        names = [path for name in self.knowledge.components for path in (name, f"components.{name}")]
         empty: dict[str, object] = dict.fromkeys(filter(self.profile.is_set, (*names, *_LEFT_TO_THE_RELEASE)))
         # GPUs are enough: they imply the accelerator, and a list beside them may be older than the GPUs.
         lists = {name: None for name in TARGET_FIELDS if self.profile.is_set("gpus") and self.profile.is_set(name)}
