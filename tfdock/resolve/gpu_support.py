@@ -109,14 +109,10 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
     able = [row for row in rows if number in row.targets and newest and Version(row.version) <= newest]
     toolkits = tuple(row.version for row in able)
     architecture = architecture_of(knowledge, family, target)
-
-    def drivers(*, wsl: bool) -> tuple[Version | None, Version | None]:
-        """Return the oldest driver that supports the GPU, and the oldest driver for the GPU's first toolkit."""
-        knows = gpu_driver(knowledge, family, target, name, wsl=wsl)
-        first = able[0] if able else None
-        return knows, fits.toolkit_floor(knowledge, first.toolkit, Version(first.version), wsl=wsl) if first else None
-
-    (driver, toolkit_driver), windows = drivers(wsl=False), drivers(wsl=True)
+    first = Version(next(iter(toolkits), ""))
+    driver, windows = (gpu_driver(knowledge, family, target, name, wsl=wsl) for wsl in (False, True))
+    floors = (fits.toolkit_floor(knowledge, accelerator.toolkit or "", first, wsl=wsl) for wsl in (False, True))
+    toolkit_driver, toolkit_windows = floors
     return TargetFacts(
         accelerator=family,
         toolkit=accelerator.toolkit or "",
@@ -130,9 +126,9 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
         driver=_newest(driver),
         driver_max=architecture.driver_max if architecture else None,
         toolkit_driver=_newest(toolkit_driver),
-        toolkit_driver_windows=_newest(windows[1]),
+        toolkit_driver_windows=_newest(toolkit_windows),
         needs_driver=_newest(driver, toolkit_driver),
-        needs_driver_windows=_newest(*windows),
+        needs_driver_windows=_newest(windows, toolkit_windows),
         open_modules=needs_open_modules(knowledge, family, target, name),
         reports=fits.reports(knowledge, family, target),
     )

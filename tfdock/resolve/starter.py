@@ -118,13 +118,13 @@ def starter(
         releases.sort(key=lambda release: not _tested(knowledge.releases.get(release), versions))
         draft = profile_text({**_fields(knowledge, devices, releases[0], python), **more})
         profile, resolver = read_text(draft, knowledge, machine=machine)
-        found, resolution = _newest(profile, replace(resolver, describe=describe), devices, releases, versions)
-        full = _listed_versions(resolution.release, versions)
+        found = _newest(profile, replace(resolver, describe=describe), devices, releases, versions)
+        full = _listed_versions(found.release, versions)
         more = {**more, **{name: json.dumps(version) for name, version in full.items()}}
         # Write out every version: today's choice must not change when knowledge grows.
-        others = {name: version for name, version in resolution.components.items() if name not in more}
-        fields = {**_fields(knowledge, devices, str(resolution.version), resolution.python, others), **more}
-        if not resolution.xla:
+        others = {name: version for name, version in found.components.items() if name not in more}
+        fields = {**_fields(knowledge, devices, str(found.version), found.python, others), **more}
+        if not found.xla:
             fields.setdefault("xla", "false")
         comments = _comments(devices, newest=not (tensorflow or versions))
         # Fields that the user asked for have no comment.
@@ -178,11 +178,8 @@ def _newest(
     devices: StarterDevices,
     releases: Sequence[str],
     versions: Mapping[str, str],
-) -> tuple[Resolution, Resolution]:
-    """Return the resolution of a profile with the first release that takes it, as chosen and with its Python written.
-
-    Raises Incompatible if no release takes it.
-    """
+) -> Resolution:
+    """Return the resolution of a profile with the first release that takes it; raises Incompatible if none does."""
     knowledge = resolver.knowledge
     # XLA uses no GPU below a floor of the release, which the release itself may still use.
     old = "xla" not in profile.model_fields_set and (devices.gpus or devices.targets)
@@ -195,12 +192,10 @@ def _newest(
     )
     for draft, found in accepted(profile, drafts, resolver.attempt):
         # Known builds may be for another Python than the chosen one, once this is written out.
-        written = resolver.attempt(changed(profile, {**draft, "python": found.python}))
-        if written:
-            return found, written
+        if resolver.attempt(changed(profile, {**draft, "python": found.python})):
+            return found
     # Only after all releases were refused: the search for fixes is slow.
-    found = resolve_or_suggest(resolver, profile)
-    return found, found
+    return resolve_or_suggest(resolver, profile)
 
 
 def _listed_versions(release: Release | None, versions: Mapping[str, str]) -> dict[str, str]:
