@@ -70,7 +70,7 @@ class ReportedBuild(Row):
         """Return whether the report applies to a build with these facts.
 
         The facts are accelerator, toolkit, machine, python, options and `parts`. The report of a successful build may
-        have parts that the facts lack; the report of a failure may not.
+        have parts that the facts lack; the report of a failure may not. A report with `xla off` excludes builds with XLA.
         """
         fails = self.outcome == "fails"
         if not self.agrees_in_kind(facts):
@@ -79,6 +79,8 @@ class ReportedBuild(Row):
             return False
         asked = facts.get("options", "")
         if fails and (not {*self.options} <= {*asked.split()} or (self.unless and self.unless in asked)):
+            return False
+        if not fails and {*asked.split()} & {option[:-4] for option in self.options if option.endswith(" off")}:
             return False
         for name, said in self.parts.items():
             known = facts.get(name, "")

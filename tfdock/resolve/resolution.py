@@ -358,7 +358,9 @@ class _Decision:
             "compiler": f"{chosen.compiler} {toolkit}".strip() if toolkit[:1].isdigit() else chosen.compiler,
             "host_compiler": f"{host.name} {host.version or ''}".strip(),
             "bazel": self.profile.asked_bazel[0],
-            "options": "\n".join((*configs, *bazel.flags, *bazel.copts, *self._cpu_flags)),
+            "options": "\n".join(
+                (*configs, *bazel.flags, *bazel.copts, *self._cpu_flags, *(["xla"] * self.profile.xla))
+            ),
         }
         own = (release.gpu_compiler or "") if chosen.compiler else ""
         beside = release.host_compilers.get(own or accelerator.accelerator)
