@@ -194,7 +194,7 @@ android: ERROR: no such package '@androidndk//': Could not read frob.txt in Andr
 boundary: ERROR: /s/BUILD:9:1: Label '//a:b/c.py' crosses boundary of subpackage 'a/b'
 starlark: ERROR: /c/external/local_config_frob/frob.bzl:10:2: indentation error
 gpu_runtime: FrobError: CUDA runtime frobbed on GPU:0
-library_missing: LINK : fatal error LNK1104: cannot open file 'python35.lib'
+library_missing: LINK : fatal error LNK1104: cannot open file 'frob35.lib'
 undefined_reference: pack_op.lo(pack_op.o) : error LNK2019: unresolved external symbol "void ConcatGPU<T>(C *)"
 compiler_input: error: no such file or directory: 'v2'
 not_position_independent: /usr/bin/ld: a.o: relocation R_X86_64_PC32 against symbol `frob' can not be used
