@@ -18,7 +18,6 @@ from tfdock.gpu.opened_libraries import is_own
 from tfdock.gpu.verdict import CombinedVerdict, Runs, Verdict, combine, parts_of
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.gpu_rows import Architecture, Gpu
-from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import Host
 from tfdock.wheel.facts import Containers, Library
@@ -93,7 +92,7 @@ def serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None
 
 def _serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None) -> Compatibility:
     combined = _combined_verdict(knowledge, gpu, facts.own)
-    limits = Limits(knowledge=knowledge, gpu=gpu, facts=facts, combined=combined, host=host)
+    limits = Limits(knowledge=knowledge, gpu=gpu, facts=facts, combined=combined, host=host or Host())
     machine, ignored = limits.machine(), limits.ignored()
     against = refusal = machine or ignored or limits.driver()
     if not machine and combined.verdict.runs == "no":
@@ -120,19 +119,18 @@ def library_verdicts(knowledge: KnowledgeBase, gpu: Gpu, inspection: Inspection)
     """Return a verdict for each library of a wheel that has GPU code. The verdict depends on this code alone."""
     # Relocatable code alone counts as well, to say why it never runs.
     libraries = (library for library in inspection.libraries if library.loadable.images or library.relocatable.images)
-    return tuple(_judge_library(knowledge, gpu, library) for library in libraries)
-
-
-def _judge_library(knowledge: KnowledgeBase, gpu: Gpu, library: Library) -> LibraryService:
-    combined = _combined_verdict(knowledge, gpu, [library])
-    return LibraryService(
-        path=library.path,
-        own=is_own(knowledge, library.path),
-        runs=combined.verdict.runs,
-        by=combined.verdict.by,
-        reason=_reason(combined),
-        containers=sum(part.held.count for part in combined.parts),
-        lacking=tuple(part.held for part in combined.parts if part.verdict.runs == "no"),
+    judged = ((library.path, _combined_verdict(knowledge, gpu, [library])) for library in libraries)
+    return tuple(
+        LibraryService(
+            path=path,
+            own=is_own(knowledge, path),
+            runs=combined.verdict.runs,
+            by=combined.verdict.by,
+            reason=_reason(combined),
+            containers=sum(part.held.count for part in combined.parts),
+            lacking=tuple(part.held for part in combined.parts if part.verdict.runs == "no"),
+        )
+        for path, combined in judged
     )
 
 
@@ -162,12 +160,8 @@ def _why_not(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, combined: Comb
     accelerator, wanted = facts.accelerator, knowledge.accelerators[gpu.accelerator]
     # A wheel for ROCm does have GPU code, so "no GPU code" would be wrong for an NVIDIA GPU.
     if accelerator is not None and accelerator is not wanted:
-        return f"its GPU code is for {_title(accelerator)}, and this GPU needs a wheel for {_title(wanted)}"
+        return f"its GPU code is for {accelerator.title}, and this GPU needs a wheel for {wanted.title}"
     return combined.verdict.reason
-
-
-def _title(accelerator: Accelerator) -> str:
-    return accelerator.titles.get(accelerator.toolkit or "", accelerator.accelerator)
 
 
 def _no_kernels(knowledge: KnowledgeBase, libraries: Sequence[Library]) -> str:
@@ -183,7 +177,7 @@ def _no_kernels(knowledge: KnowledgeBase, libraries: Sequence[Library]) -> str:
     # A library with only stubs has targets but no kernels.
     real = any(not image.stub for library in with_code for image in library.loadable.containers)
     if families and real:
-        return f"its GPU code is for {' and '.join(_title(row) for row in families)}"
+        return f"its GPU code is for {' and '.join(row.title for row in families)}"
     return "its GPU code has no kernels" if images else "its GPU code has an unknown format"
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tfdock.gpu.opened_libraries import accelerator_of, built_with, own_libraries, row_of, unsearched_folders
 from tfdock.gpu.verdict import code_of
 from tfdock.knowledge.fits import emitted_ptx
-from tfdock.knowledge.release_rows import Release, Support, applies
+from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import RuntimeCompiler
@@ -164,7 +164,9 @@ def _official_library(
     # The device linker leaves only SASS, so NCCL in the wheel has no PTX.
     rows = companions(knowledge, release, accelerator)
     linked = [Containers(sass=sass) for row in rows if row.carries == "wheel"]
-    isa = _official_ptx_isa(knowledge, release, accelerator)
+    compiler, toolkit = release.gpu_compiler or "", release.support(accelerator.toolkit).tested or ""
+    pairs = (accelerator.toolkit, toolkit), (compiler, release.compilers.get(compiler, ""))
+    isa = str(emitted_ptx(knowledge, *pairs) or "")
     return replace(
         _OFFICIAL_LIBRARY,
         loadable=GpuCode(images=_ptx_images(ptx, isa), containers=(kernels, *linked)),
@@ -190,14 +192,6 @@ def _is_of(row: Companion | GeneratedKernels | RuntimeCompiler, release: Release
 
 def _ptx_images(ptx: Iterable[str], isa: str) -> tuple[Images, ...]:
     return tuple(Images(kind="ptx", target=target, count=1, size=0, packing=(), isa=isa) for target in ptx)
-
-
-def _official_ptx_isa(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> str:
-    """Return the PTX ISA of an official wheel: the toolkit's, or the compiler's own if that is older."""
-    name, compiler = accelerator.toolkit or "", release.gpu_compiler or ""
-    tested = release.components.get(name, Support()).tested or ""
-    isa = emitted_ptx(knowledge, (name, tested), (compiler, release.compilers.get(compiler, "")))
-    return str(isa or "")
 
 
 def _runtime_compiler(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> RuntimeCompiler | None:
@@ -343,7 +337,7 @@ def _built(inspection: Inspection, accelerator: Accelerator, release: Release | 
     """Return the versions that `build_info` names, else those that the release was tested with."""
     versions = {}
     for name in accelerator.components:
-        tested = release.components.get(name, Support()).tested if release else None
+        tested = release.support(name).tested if release else None
         version = built_with(inspection, name) or tested
         # The wheel's value may be any text, even one that is not a version.
         if version and re.fullmatch(r"\d+(\.\d+)*", version):

@@ -53,7 +53,7 @@ class Limits:
     gpu: Gpu
     facts: GpuFacts
     combined: CombinedVerdict
-    host: Host | None = None
+    host: Host
 
     @cached_property
     def _accelerator(self) -> Accelerator:
@@ -64,11 +64,21 @@ class Limits:
         """The GPU's target without the features that a driver may add: `gfx90a` for `gfx90a:xnack+`."""
         return self.gpu.target.partition(":")[0]
 
+    @property
+    def _brought(self) -> RequiredPackage | None:
+        """The requirement with which pip installs the toolkit, if it does."""
+        return self.facts.brought.get(self._accelerator.toolkit)
+
+    @property
+    def _version(self) -> str:
+        """The version of the toolkit in use; may be empty."""
+        return self.facts.version_of(self._accelerator.toolkit)
+
     # --- why not --------------------------------------------------------------------------------------------------
 
     def machine(self) -> str:
         """Return why the wheel is not for the machine that holds the GPU; empty if it is."""
-        wheel, here = self.facts.machine, self.host.architecture if self.host else ""
+        wheel, here = self.facts.machine, self.host.architecture
         beside = machine_of(self.knowledge, self.gpu)
         # Jetson boards and GH200 have ARM CPUs: an x86-64 wheel with their code is of no use.
         if wheel and beside and beside != wheel:
@@ -148,7 +158,9 @@ class Limits:
             if container_verdict.runs == "no":
                 # The driver selects an image by its PTX. Only the text of the PTX shows that it is for another GPU.
                 specific = [image for image in map(Capability.parse, held.ptx) if image.suffix]
-                told = "".join(f"{image} is for {_whom(image)} alone, and " for image in specific)
+                family = {"f": "the family of "}
+                whom = ((image, f"{family.get(image.suffix, '')}{image.dotted}") for image in specific)
+                told = "".join(f"{image} is for {gpus} alone, and " for image, gpus in whom)
                 symptom = self._symptom("ptx-not-served" if specific else "kernel-not-served")
                 none = f"none of their machine code runs on {self.gpu.target}"
                 yield f"{_generated_by_mlir(held)} fail{symptom}: {told}{none}"
@@ -200,19 +212,13 @@ class Limits:
 
     # --- toolkit and XLA --------------------------------------------------------------------------------------------
 
-    def _title(self, component: str) -> str:
-        return self._accelerator.titles.get(component, component)
-
     def _toolkit(self) -> Toolkit | None:
         """Return the toolkit's row; if pip may install newer versions, the row of the newest version."""
-        name = self._accelerator.toolkit or ""
-        version = self.facts.version_of(name)
-        brought = self.facts.brought.get(name)
-        if brought and not brought.exact:
-            rows = self.knowledge.toolkits_of(name)
-            below = [row for row in rows if not brought.before or Version(row.version) < Version(brought.before)]
-            return below[-1] if below else None
-        return self.knowledge.toolkit(name, version)
+        name, brought = self._accelerator.toolkit, self._brought
+        if brought is None or brought.exact:
+            return self.knowledge.toolkit(name, self._version)
+        below = [row for row in self.knowledge.toolkits_of(name) if brought.may_be(row.version)]
+        return below[-1] if below else None
 
     def _run_time(self) -> Iterator[str]:
         """Yield that XLA ignores the GPU, or that the toolkit, on which XLA relies, does not compile for it."""
@@ -222,8 +228,8 @@ class Limits:
         if row is None or not self._accelerator.capabilities:
             return
         number = Capability.of_gpu(self._target).number
-        name = f"{self._title(row.toolkit)} {row.version}"
-        origin = "comes with the wheel" if row.toolkit in self.facts.brought else "the wheel is made with"
+        name = f"{self._accelerator.title} {row.version}"
+        origin = "comes with the wheel" if self._brought else "the wheel is made with"
         compiler = self.facts.runtime_compiler if self.facts.xla else None
         asked = compiler.targets.get(self._target, number) if compiler else number
         # XLA compiles at run time with the installed toolkit, so the toolkit's age matters too.
@@ -246,47 +252,42 @@ class Limits:
 
     def _too_old_build(self, compiler: RuntimeCompiler, asked: str) -> str:
         """Return the toolkit that compiled the wheel, if it limits run time and does not know the name `asked`."""
-        name = self._accelerator.toolkit or ""
-        version = self.facts.built.get(name, "")
-        row = self.knowledge.toolkit(name, version)
+        version = self.facts.built.get(self._accelerator.toolkit, "")
+        row = self.knowledge.toolkit(self._accelerator.toolkit, version)
         is_limit = compiler.limited_by_build and row is not None and asked not in row.targets
-        return f"{self._title(name)} {version}" if is_limit else ""
+        return f"{self._accelerator.title} {version}" if is_limit else ""
 
     def _is_refused(self, compiler: RuntimeCompiler) -> bool:
-        version = self.facts.version_of(self._accelerator.toolkit or "")
         # XLA refuses ptxas below a version, and single versions with known defects.
-        too_old = compiler.toolkit_min is not None and Version(version) < Version(compiler.toolkit_min)
-        brought = self.facts.brought.get(self._accelerator.toolkit or "")
-        return bool(too_old or (brought and brought.exact and version in compiler.refused))
+        too_old = compiler.toolkit_min is not None and Version(self._version) < Version(compiler.toolkit_min)
+        return bool(too_old or (self._brought and self._brought.exact and self._version in compiler.refused))
 
     def _doubts(self, compiler: RuntimeCompiler) -> Iterator[str]:
-        brought = self.facts.brought.get(self._accelerator.toolkit or "")
-        if brought and not brought.exact:
+        if self._brought and not self._brought.exact:
             return  # pip installs the newest version, which has no such doubts
-        version = Version(self.facts.version_of(self._accelerator.toolkit or ""))
         for doubt in compiler.doubts:
             # pip knows the assembler's own version; a wheel names only the toolkit's version.
-            below = Version(doubt.below if brought else doubt.below_toolkit)
+            below = Version(doubt.below if self._brought else doubt.below_toolkit)
             reached = Capability.of_gpu(self._target) >= Capability.of_gpu(doubt.lowest)
-            if reached and Version(doubt.since) <= version < below:
+            if reached and Version(doubt.since) <= Version(self._version) < below:
                 yield doubt.limit
 
     # --- libraries --------------------------------------------------------------------------------------------------
 
     def _library(self, component: str) -> tuple[str, str]:
         """Return (limit, pin): a library lacks code for the GPU, and which version has it; each may be empty."""
-        brought = self.facts.brought.get(component)
+        brought, title = self.facts.brought.get(component), self._accelerator.title_of(component)
         version = brought.oldest if brought else self.facts.built.get(component, "")
         if not self._accelerator.capabilities or not (version or brought):
             return "", ""
         rows = [row for row in self.knowledge.libraries if row.component == component and self._made_for(row)]
         if brought and not brought.exact:
-            return self._newest_of(rows, self._title(component), brought)
+            return self._newest_of(rows, title, brought)
         held = libraries(self.knowledge, component, version)
         serving = [row for row in held if self._serves(row)]
         if serving:
-            return "" if brought else self._some_of(held, serving, self._title(component), version), ""
-        return self._too_old(rows, self._title(component), version) if held else "", ""
+            return "" if brought else self._some_of(held, serving, title, version), ""
+        return self._too_old(rows, title, version) if held else "", ""
 
     def _too_old(self, rows: Sequence[LibraryRow], title: str, version: str) -> str:
         # TensorFlow takes any newer minor version of the major version it was built with.
@@ -307,12 +308,13 @@ class Limits:
 
     def _newest_of(self, rows: Sequence[LibraryRow], title: str, brought: RequiredPackage) -> tuple[str, str]:
         """Return the limit if pip installs the newest library, which has dropped the GPU, and pin an older one."""
-        below = (row for row in rows if not brought.before or Version(row.since) < Version(brought.before))
+        below = (row for row in rows if brought.may_be(row.since))
         order = sorted(below, key=lambda row: Version(row.since))
         if not order or any(self._serves(row) for row in order if row.since == order[-1].since):
             return "", ""
-        # A pin below what the wheel itself requires could not be installed.
-        fitting = [row for row in order if self._serves(row) and Version(brought.oldest) < _end(row)]
+        # A pin below what the wheel itself requires could not be installed. `until: 9.10` includes all its patches.
+        ends = [(row, Version(f"{row.until or row.since}.999999")) for row in order if self._serves(row)]
+        fitting = [row for row, end in ends if Version(brought.oldest) < end]
         later = [row.since for row in order if fitting and Version(row.since) > Version(fitting[-1].since)]
         pin = f"{brought.package}<{later[0]}" if later else ""
         way = f"; install `{pin}` with it" if pin else ""
@@ -320,7 +322,7 @@ class Limits:
 
     def _made_for(self, row: LibraryRow) -> bool:
         # Packages are built for a major version, and work with all its minor versions.
-        major = Version(self.facts.version_of(self._accelerator.toolkit or "")).parts[:1]
+        major = Version(self._version).parts[:1]
         return not row.toolkits or any(Version(toolkit).parts[:1] == major for toolkit in row.toolkits)
 
     def _serves(self, row: LibraryRow | Companion) -> bool:
@@ -346,24 +348,23 @@ class Limits:
     def of_driver(self) -> Iterator[str]:
         """Yield sentences on the oldest driver that runs everything, and the last driver for the GPU."""
         here = self._here()
-        if self.host and self._accelerator.accelerator in self.host.troubles:
-            yield f"this machine's driver does not answer: {self.host.troubles[self._accelerator.accelerator]}"
+        if trouble := self.host.troubles.get(self.gpu.accelerator):
+            yield f"this machine's driver does not answer: {trouble}"
         # Soft: each generated kernel is loaded at its first use, so the rest still works.
         for floor in self._floors:
             if floor.soft and here and here < floor.version:
                 symptom = self._symptom("ptx-too-new")
                 yield f"this machine's driver {here} is too old for {floor.why}: they fail{symptom}"
-        if self._least:
-            yield self._sentence(self._least.version, here)
-
-    def _sentence(self, least: Version, here: Version | None) -> str:
+        if self._least is None:
+            return
+        least = self._least.version
         above = (floor for floor in self._floors if floor.version > least)
         higher = dict.fromkeys(f"; {floor.version} or newer for {floor.why}" for floor in above)
         is_open = needs_open_modules(self.knowledge, self.gpu.accelerator, self._target, self.gpu.gpu)
-        end = " with the open kernel modules" if is_open and not self._wsl else ""
+        end = " with the open kernel modules" if is_open and not self.host.wsl else ""
         end += f", and {self._last_driver} is the last driver that knows this GPU" if self._last_driver else ""
         mine = f"; this machine has {here}" if here else ""
-        return f"driver {least}{self._of_windows()} or newer{end}{''.join(higher)}{mine}"
+        yield f"driver {least}{self._of_windows()} or newer{end}{''.join(higher)}{mine}"
 
     @property
     def _last_driver(self) -> str | None:
@@ -378,7 +379,7 @@ class Limits:
         if not self.combined.parts or is_embedded(self.knowledge, self.gpu.accelerator, self._target):
             return ()
         own, kernels = self.facts.own, self.combined.verdict
-        oldest = gpu_driver(self.knowledge, self.gpu.accelerator, self._target, self.gpu.gpu, wsl=self._wsl)
+        oldest = gpu_driver(self.knowledge, self.gpu.accelerator, self._target, self.gpu.gpu, wsl=self.host.wsl)
         floors = [self._of_toolkit(), _Floor(version=oldest, why=f"a GPU of {self._target}") if oldest else None]
         if kernels.runs == "ptx-jit":
             floors.append(self._of_ptx(kernels.by, [library.loadable for library in own], "its kernels"))
@@ -395,14 +396,13 @@ class Limits:
 
     def _of_toolkit(self) -> _Floor | None:
         """Return the driver that the toolkit's own runtime needs."""
-        name = self._accelerator.toolkit or ""
-        version = self.facts.version_of(name)
-        floor = toolkit_floor(self.knowledge, name, Version(version), wsl=self._wsl) if version else None
+        name, version = self._accelerator.toolkit, Version(self._version)
+        floor = toolkit_floor(self.knowledge, name, version, wsl=self.host.wsl)
         if floor is None:
             return None
-        row = self.knowledge.drivers.get((name, str(Version(version).parts[0])))
+        row = self.knowledge.drivers.get((name, str(version.parts[0])))
         # `unless`: on data-centre GPUs the cuda-compat packages run a newer toolkit with an older driver.
-        made = f"{self._title(name)} {version}, which the wheel is made with,"
+        made = f"{self._accelerator.title} {version}, which the wheel is made with,"
         return _Floor(version=floor, why=made, unless=(row.unless if row else None) or "")
 
     def _of_ptx(self, by: str, codes: Sequence[GpuCode], whose: str, *, soft: bool = False) -> _Floor | None:
@@ -413,23 +413,19 @@ class Limits:
         images = (image for code in codes for image in code.images if image.kind == "ptx" and image.target == by)
         # The newest PTX decides, because the driver must know all PTX of the code.
         isa = max((image.isa for image in images), key=isa_order, default="")
-        name = self._accelerator.toolkit or ""
-        own = self.knowledge.toolkit(name, self.facts.version_of(name))
+        name = self._accelerator.toolkit
+        own = self.knowledge.toolkit(name, self._version)
         # A driver takes PTX up to the ISA of the toolkit that it came with.
         row = toolkit_of_ptx(self.knowledge, name, Version(isa)) if isa else own
-        floor = own_driver(row, wsl=self._wsl) if row else None
+        floor = own_driver(row, wsl=self.host.wsl) if row else None
         text = f"PTX {isa}" if isa else "the PTX"
         return _Floor(version=floor, why=f"{text} of {whose}", soft=soft) if floor else None
 
-    @property
-    def _wsl(self) -> bool:
-        return self.host is not None and self.host.wsl
-
     def _of_windows(self) -> str:
-        return " of Windows" if self._wsl else ""
+        return " of Windows" if self.host.wsl else ""
 
     def _here(self) -> Version | None:
-        text = self.host.drivers.get(self._accelerator.accelerator) if self.host else None
+        text = self.host.drivers.get(self.gpu.accelerator)
         return Version(text) if text else None
 
 
@@ -437,14 +433,5 @@ def _generated_by_mlir(held: Containers) -> str:
     return f"{held.count} kernel{'s' * (held.count > 1)} that MLIR generated (Add, Mul, Cast and their like)"
 
 
-def _whom(image: Capability) -> str:
-    return f"the family of {image.dotted}" if image.suffix == "f" else image.dotted
-
-
 def _count(parts: Iterable[CodePart], path: str) -> int:
     return sum(part.held.count for part in parts if part.path == path)
-
-
-def _end(row: LibraryRow) -> Version:
-    """Return a version above the row's range: every version of `until: 9.10` is below 9.10.999999."""
-    return Version(f"{row.until or row.since}.999999")

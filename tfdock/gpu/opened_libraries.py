@@ -112,7 +112,7 @@ def package_of(knowledge: KnowledgeBase, inspection: Inspection, row: RuntimeLib
 def toolkit_major(knowledge: KnowledgeBase, inspection: Inspection) -> str:
     """Return the major version of the toolkit that the wheel was built with."""
     accelerator = accelerator_of(knowledge, inspection)
-    return built_with(inspection, accelerator.toolkit or "").partition(".")[0] if accelerator else ""
+    return built_with(inspection, accelerator.toolkit).partition(".")[0] if accelerator else ""
 
 
 def searched_folders(inspection: Inspection, row: RuntimeLibrary) -> set[str]:

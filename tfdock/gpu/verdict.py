@@ -15,6 +15,7 @@ from typing import Literal, get_args
 from tfdock.types import Capability
 from tfdock.wheel.facts import Containers, Library
 
+_OPPOSITE = str.maketrans("+-", "-+")  #: `xnack+` is the opposite of `xnack-`.
 Runs = Literal["native", "native-same-major", "ptx-jit", "no"]  #: Best first.
 
 
@@ -94,7 +95,8 @@ def runs_gfx(gpu: str, code: Collection[str]) -> Verdict:
     # Code without features comes first: it runs in every mode of the GPU.
     for target in sorted(code, key=len):
         family, own = _gfx(target)
-        if family == name and _features_agree(own, features):
+        # No feature may be on in one set and off in the other.
+        if family == name and not own & {feature.translate(_OPPOSITE) for feature in features}:
             named = sorted(own - features)
             condition = f", where the GPU runs with {', '.join(named)}" if named else ""
             return Verdict(runs="native", by=target, reason=f"it has {target}: code for exactly this GPU{condition}")
@@ -143,12 +145,6 @@ def _gfx(target: str) -> tuple[str, frozenset[str]]:
     """Return the name and the features of `gfx90a:sramecc+:xnack-`."""
     name, *features = target.split(":")
     return name, frozenset(features)
-
-
-def _features_agree(features: Collection[str], others: Collection[str]) -> bool:
-    """Return whether no feature is on in one set and off in the other."""
-    opposite = {feature[:-1] + ("-" if feature.endswith("+") else "+") for feature in others}
-    return not opposite & set(features)
 
 
 # --- containers -----------------------------------------------------------------------------------------------------

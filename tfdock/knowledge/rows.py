@@ -186,7 +186,7 @@ class Accelerator(Row):
     KEY = ("accelerator",)
 
     accelerator: str
-    toolkit: str | None = None
+    toolkit: str = ""
     components: tuple[str, ...] = ()
     target_pattern: Expression | None = None
     target_field: Annotated[str, checked_by(_target_field)] = "targets"
@@ -206,6 +206,15 @@ class Accelerator(Row):
     compilers: tuple[str, ...] = ()
     titles: dict[str, str] = Field(default_factory=dict)
     symptoms: dict[str, Annotated[str, template_with("target", "number")]] = Field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The name of the toolkit as people write it; without a toolkit, the accelerator's own."""
+        return self.titles.get(self.toolkit, self.accelerator)
+
+    def title_of(self, component: str) -> str:
+        """Return a component's name as people write it."""
+        return self.titles.get(component, component)
 
     def has(self, target: str) -> bool:
         """Return whether a GPU's target (`8.6`, `gfx90a`) belongs to this family."""

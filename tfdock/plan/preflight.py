@@ -197,9 +197,9 @@ def driver_floors(
     resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence[LocalGpu], *, wsl: bool
 ) -> tuple[DriverFloor, ...]:
     """Return every minimum driver for the build on these GPUs; if there are none, on the GPUs of the profile."""
-    name = resolution.accelerator.toolkit or ""
+    name = resolution.accelerator.toolkit
     version = Version(resolution.components.get(name, ""))
-    title = resolution.accelerator.titles.get(name, name)
+    title = resolution.accelerator.title_of(name)
     floors: list[DriverFloor] = []
     floor = toolkit_floor(knowledge, name, version, wsl=wsl)
     if floor:
@@ -242,7 +242,7 @@ def _needed_ptx(resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence
     # If the build has machine code for every GPU of this machine, the driver compiles nothing.
     if runs and not any(run is None or run.runs == "ptx-jit" for run in runs):
         return None
-    name = resolution.accelerator.toolkit or ""
+    name = resolution.accelerator.toolkit
     toolkit = (name, resolution.components.get(name, ""))
     return emitted_ptx(knowledge, toolkit, (resolution.gpu_compiler, resolution.gpu_compiler_version))
 
@@ -255,27 +255,23 @@ def _newer_driver(
     ways = [f"install driver{where} {floor.version} or newer on the machine that runs the wheel"]
     if floor.code == "driver-too-old-for-ptx":
         ways.append("or name the GPU itself as a target, so that the driver need not compile anything")
-    name = resolution.accelerator.toolkit or ""
+    name = resolution.accelerator.toolkit
     if floor.code == "driver-too-old":
-        title = resolution.accelerator.titles.get(name, name)
-        support = resolution.release.components.get(name)
-        accepted = [Version(version) for version in support.accepted] if support else []
+        title = resolution.accelerator.title_of(name)
+        accepted = map(Version, resolution.release.support(name).accepted)
         floors = ((version, toolkit_floor(knowledge, name, version, wsl=wsl)) for version in accepted)
         fitting = max((version for version, needs in floors if needs and needs <= here), default=None)
         # The rules decide later whether the rest of the profile fits too.
-        ways += (
-            [f"or build with {title} {fitting}, the newest of this release that driver {here} runs"]
-            if fitting
-            else []
-        )
+        if fitting:
+            ways.append(f"or build with {title} {fitting}, the newest of this release that driver {here} runs")
     return ", ".join(ways)
 
 
 def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) -> PreflightCheck:
     named = f"{gpu.name} ({gpu.target})" if gpu.target else gpu.name
     row = architecture_of(knowledge, gpu.accelerator, gpu.target)
-    name = resolution.accelerator.toolkit or ""
-    title = resolution.accelerator.titles.get(name, name)
+    name = resolution.accelerator.toolkit
+    title = resolution.accelerator.title_of(name)
     floor = toolkit_floor(knowledge, name, Version(resolution.components.get(name, "")))
     # `driver_max` is a branch (`470`): only the first part of a driver's version.
     if row and row.driver_max and floor and floor.parts[:1] > Version(row.driver_max).parts:

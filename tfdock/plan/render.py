@@ -152,7 +152,7 @@ def _archives(resolution: Resolution) -> list[list[str]]:
 
     Archives are unpacked into the toolkit's folder.
     """
-    prefix = resolution.paths.get(resolution.accelerator.toolkit or "", "")
+    prefix = resolution.paths.get(resolution.accelerator.toolkit, "")
     return [
         [row.url, row.sha256, prefix, *(word.format_map({"prefix": prefix}) for word in row.arguments)]
         for row in resolution.archives
@@ -167,7 +167,7 @@ def _held(resolution: Resolution) -> list[str]:
     host = resolution.host_compiler
     version = asked.get("host_compiler", "").partition(" ")[2] or resolution.image.compilers.get(host, "")
     parts = [
-        (accelerator.titles.get(name, name), resolution.components.get(name, ""), words)
+        (accelerator.title_of(name), resolution.components.get(name, ""), words)
         for name, words in accelerator.versions.items()
     ]
     parts += [(host, version, (f"{{{host}_path}}", "-dumpversion"))]

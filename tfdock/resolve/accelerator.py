@@ -230,7 +230,7 @@ def _official_targets(question: Question, combination: Combination) -> list[Requ
         why = f"and neither `gpus` nor `{combination.accelerator.target_field}` names any"
         question.notes.refuse("targets-missing", "accelerator", message, why=why)
     # The field that asked for the toolkit is at fault, if there is one.
-    path = combination.place(combination.toolkit_name, "accelerator")
+    path = combination.place(combination.accelerator.toolkit, "accelerator")
     return [RequestedBuild(target=target, path=path, official=True) for target in official]
 
 
@@ -324,7 +324,7 @@ def _beside_toolkit(combination: Combination, name: str) -> Iterator[dict[str, s
 
     Yield nothing if the profile names the version, or Bazel has a closed list.
     """
-    knowledge, toolkit = combination.knowledge, combination.toolkit_name
+    knowledge, toolkit = combination.knowledge, combination.accelerator.toolkit
     own, chosen = combination.release.support(name), combination.toolkit_version
     if name in combination.asked or own.closed or not own.tested or not chosen:
         return

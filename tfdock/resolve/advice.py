@@ -576,9 +576,9 @@ class _Wanted:
         if self.python is not None and self.python not in able:
             extra = None  # the libraries cannot be installed with that Python; the wheel itself can
         tested = ((name, release.support(name).tested) for name in accelerator.components)
-        later = " or a later {}.x" if fits.runs_with_later(self.knowledge, release, accelerator.toolkit or "") else ""
+        later = " or a later {}.x" if fits.runs_with_later(self.knowledge, release, accelerator.toolkit) else ""
         numbers = ((name, f"{number}{later.format(number.partition('.')[0])}") for name, number in tested if number)
-        needs = tuple(f"{accelerator.titles.get(name, name)} {number}" for name, number in numbers)
+        needs = tuple(f"{accelerator.title_of(name)} {number}" for name, number in numbers)
         targets = release.official_targets.get(accelerator.accelerator, ())
         served = self.on_official(release) if extra else ()
         # With newer versions of these packages the wheel cannot be imported.
@@ -658,8 +658,8 @@ class _Wanted:
         beside = self.machine(gpu) != OFFICIAL_MACHINE
         if beside or release.official_targets.get(gpu.accelerator):
             return compatibility
-        title = accelerator.titles.get(accelerator.toolkit or "", accelerator.accelerator)
-        return replace(compatibility, reason=f"TensorFlow's own wheel of {release.release} has no {title} code")
+        reason = f"TensorFlow's own wheel of {release.release} has no {accelerator.title} code"
+        return replace(compatibility, reason=reason)
 
     # --- what to build --------------------------------------------------------------------------------------------
 
@@ -749,7 +749,7 @@ class _Wanted:
 
     def _compilable_targets(self, release: Release) -> set[str]:
         """Return the targets that any toolkit of the release can compile for (`86`, `gfx90a`)."""
-        name = self.accelerator.toolkit or ""
+        name = self.accelerator.toolkit
         rows = (self.knowledge.toolkit(name, version) for version in taken_versions(release.support(name)))
         return {number for row in rows if row for number in row.targets}
 

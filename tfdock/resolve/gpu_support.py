@@ -103,7 +103,7 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
     family = accelerator.accelerator
     written = fits.exact_target(accelerator, target)
     number = target_number(written)
-    rows = knowledge.toolkits_of(accelerator.toolkit or "")
+    rows = knowledge.toolkits_of(accelerator.toolkit)
     gpu = knowledge.gpus.get(name)
     newest = Version(gpu.toolkit_max) if gpu and gpu.toolkit_max else Version(rows[-1].version) if rows else None
     able = [row for row in rows if number in row.targets and newest and Version(row.version) <= newest]
@@ -115,7 +115,7 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
     toolkit_driver, toolkit_windows = floors
     return TargetFacts(
         accelerator=family,
-        toolkit=accelerator.toolkit or "",
+        toolkit=accelerator.toolkit,
         target=target,
         written=written,
         architecture=architecture.architecture if architecture else None,
@@ -148,7 +148,7 @@ def _releases(knowledge: KnowledgeBase, family: str, target: str, minors: tuple[
     accelerator = knowledge.accelerators[family]
     taking = []
     for release in sorted(knowledge.releases.values(), key=lambda row: Version(row.release)):
-        support = release.support(accelerator.toolkit or "")
+        support = release.support(accelerator.toolkit)
         others = [name for name in accelerator.components if name != accelerator.toolkit]
         beside = {name: taken_versions(release.components[name]) for name in others if name in release.components}
         toolkits = tuple(
@@ -183,7 +183,7 @@ def _has_image(
     """Return whether a base image for any kind of machine is known for the release and the toolkit."""
     # Which image fits depends also on the versions of the libraries.
     for versions in itertools.product(*beside.values()):
-        components = {accelerator.toolkit or "": toolkit, **dict(zip(beside, versions, strict=True))}
+        components = {accelerator.toolkit: toolkit, **dict(zip(beside, versions, strict=True))}
         for row in knowledge.images:
             is_one = fits.serves(knowledge, row, release, accelerator, components)
             if is_one and not fits.missing_tag(knowledge, fits.name_with(row, components)):
@@ -231,8 +231,7 @@ def apart(knowledge: KnowledgeBase, accelerator: Accelerator, devices: Sequence[
 
 def toolkit_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
     """Return, as text, which toolkit versions compile for a target: `CUDA 12.8 or newer`."""
-    titles = knowledge.accelerators[facts.accelerator].titles
-    name = titles.get(facts.toolkit, facts.toolkit or facts.accelerator)
+    name = knowledge.accelerators[facts.accelerator].title
     known = [row.version for row in knowledge.toolkits_of(facts.toolkit)]
     if not facts.toolkits:
         return f"no {name} is known to support it"

@@ -24,7 +24,7 @@ class WheelNameParts:
     version: Version
     python: str
     accelerator: str
-    toolkit: str | None
+    toolkit: str
     components: tuple[tuple[str, str], ...]
     targets: tuple[str, ...]
     compiler: str

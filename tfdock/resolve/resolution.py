@@ -352,7 +352,7 @@ class _Decision:
             "fork": repository if fork or repository in told else "",
             "version": str(self.version),
             "accelerator": accelerator.accelerator,
-            "toolkit": chosen.toolkit_name,
+            "toolkit": chosen.accelerator.toolkit,
             "machine": self.question.machine,
             "python": self.profile.python or "",
             "compiler": f"{chosen.compiler} {toolkit}".strip() if toolkit[:1].isdigit() else chosen.compiler,
@@ -544,7 +544,7 @@ class _Decision:
         fields = {name: getattr(self.profile, name) for name in ("host_compiler", "compiler", "python")}
         wants = [field for field, value in fields.items() if tool in (field, value, getattr(value, "name", None))]
         # An image for another toolkit version may lack the compiler, so the field of this version may be the cause.
-        parts = (tool, self.chosen.toolkit_name)
+        parts = (tool, self.chosen.accelerator.toolkit)
         wants += [self.chosen.place(name) for name in parts if name in self.chosen.asked]
         like, _ = fits.distribution_of(self.knowledge, str(base))
         held, known = like.holds.get(tool) if like else None, self.release.compilers.get(tool)

@@ -64,19 +64,14 @@ class Combination:
     served: Sequence[tuple[str, Gpu]] = ()
 
     @property
-    def toolkit_name(self) -> str:
-        """The component that is the accelerator's toolkit; empty without a toolkit."""
-        return self.accelerator.toolkit or ""
-
-    @property
     def toolkit_version(self) -> str:
         """The version of the accelerator's toolkit; empty without a toolkit."""
-        return self.components.get(self.toolkit_name, "")
+        return self.components.get(self.accelerator.toolkit, "")
 
     @property
     def toolkit(self) -> Toolkit | None:
         """The toolkit's row, if it is known."""
-        return self.knowledge.toolkit(self.toolkit_name, self.toolkit_version)
+        return self.knowledge.toolkit(self.accelerator.toolkit, self.toolkit_version)
 
     @property
     def compiler_row(self) -> Compiler | None:
@@ -98,7 +93,7 @@ class Combination:
 
     def title(self, component: str) -> str:
         """Return a component's name as people write it."""
-        return self.accelerator.titles.get(component, component)
+        return self.accelerator.title_of(component)
 
     def place(self, component: str, otherwise: str = "") -> str:
         """Return the profile's field for a component's version; `otherwise`, if given, for one that it leaves out."""
@@ -148,7 +143,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
         why = f"the release downloads {title} itself, from its own list: {', '.join(support.accepted)}"
     elif support.closed and value in support.uncertain:
         # A component that was not requested follows the toolkit.
-        path = combination.place(name, combination.place(combination.toolkit_name))
+        path = combination.place(name, combination.place(combination.accelerator.toolkit))
         message = f"{title} {value} was added to the source of {release} at about the time of the release"
         why = "no such build is known"
     # A minor version stands for its patch releases.
@@ -279,7 +274,7 @@ def _floors(combination: Combination, code: str, floors: Mapping[str, str], mess
 
 def toolkit_compiles(combination: Combination) -> Iterator[RuleFinding]:
     """Check that the toolkit knows the targets by their exact names."""
-    row, name, code = combination.toolkit, combination.toolkit_name, "target-not-in-toolkit"
+    row, name, code = combination.toolkit, combination.accelerator.toolkit, "target-not-in-toolkit"
     # nvcc lists its targets. The ROCm rows have AMD's list, but its compiler supports more targets.
     lacks = "does not support" if combination.accelerator.capabilities else "is not known to support"
     for wanted in combination.targets:
@@ -309,7 +304,7 @@ def compiler_emits(combination: Combination) -> Iterator[RuleFinding]:
 def compiler_reads_release(combination: Combination) -> Iterator[RuleFinding]:
     """Check that the toolkit's own compiler is known to be able to compile the release's sources."""
     oldest = combination.release.gpu_compilers_min.get(combination.compiler)
-    name, version = combination.toolkit_name, combination.toolkit_version
+    name, version = combination.accelerator.toolkit, combination.toolkit_version
     if oldest and version and Version(version) < Version(oldest):
         code, title, release = "compiler-untested", combination.title(name), combination.release.release
         message = f"{combination.compiler} of {title} {version} is not known to compile TensorFlow {release}"
@@ -320,7 +315,7 @@ def compiler_reads_release(combination: Combination) -> Iterator[RuleFinding]:
 
 def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
     """Check that a compiler from outside the toolkit can read its headers, and the toolkit the compiler's PTX."""
-    name, version, toolkit = combination.toolkit_name, combination.toolkit_version, combination.toolkit
+    name, version, toolkit = combination.accelerator.toolkit, combination.toolkit_version, combination.toolkit
     row, compiler = combination.compiler_row, f"{combination.compiler} {combination.compiler_version}"
     code, path, title = "compiler-toolkit", combination.place(name, "compiler"), combination.title(name)
     newest = row.toolkit_max if row else None
@@ -350,7 +345,7 @@ def libraries_fit(combination: Combination) -> Iterator[RuleFinding]:
         made = [row for row in rows if not toolkit or fits.is_made_for(row, toolkit)]
         if rows and not made:
             others = dict.fromkeys(other for row in rows for other in row.toolkits)
-            title, path = combination.title(combination.toolkit_name), combination.place(combination.toolkit_name)
+            title, path = combination.accelerator.title, combination.place(combination.accelerator.toolkit)
             message = f"{combination.title(name)} {version} is not made for {title} {toolkit}"
             why = f"it is made for {title} {', '.join(sorted(others, key=Version))}"
             yield RuleFinding("library-toolkit", combination.place(name, path), message, why)

@@ -61,7 +61,7 @@ class Moves:
         self.at_fault = {(problem.field or "").partition("[")[0] for problem in problems}
         # If the toolkit does not know a GPU, the toolkit's field is at fault too.
         if "target-not-in-toolkit" in self.codes:
-            self.at_fault |= {row.toolkit or "" for row in self.families}
+            self.at_fault |= {row.toolkit for row in self.families}
         self.release = knowledge.release_of(profile.source.release)
 
     @property
@@ -295,7 +295,7 @@ class Moves:
         Capabilities come as SASS, then as SASS and PTX.
         """
         for accelerator in self.families:
-            rows = self.knowledge.toolkits_of(accelerator.toolkit or "")
+            rows = self.knowledge.toolkits_of(accelerator.toolkit)
             numbers = {number for row in rows for number in row.targets}
             if not accelerator.capabilities:
                 yield from ((accelerator.target_field, number) for number in sorted(numbers))

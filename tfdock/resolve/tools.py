@@ -116,7 +116,7 @@ class Bases:
     def _lacks(self, image: ImageRow, base: str) -> Iterator[RuleFinding]:
         """Yield what a custom base image lacks and tfdock does not install: the toolkit, its compiler, tools."""
         knowledge, accelerator = self.question.knowledge, self.chosen.accelerator
-        release, toolkit = self.chosen.release.release, self.chosen.toolkit_name
+        release, toolkit = self.chosen.release.release, self.chosen.accelerator.toolkit
         title = self.chosen.title(toolkit)
         needed = toolkit in image.paths and toolkit not in image.archives
         with_compiler = f"name an image with {title} and its compiler, or remove `base`"

@@ -305,7 +305,7 @@ def _component(
     accelerator: Accelerator, component: str, inspection: Inspection, resolution: Resolution | None
 ) -> Check:
     """Compare a component's version in `build_info` with the profile."""
-    title = accelerator.titles.get(component, component)
+    title = accelerator.title_of(component)
     found = built_with(inspection, component)
     if resolution is None:
         return _skipped(component, _NO_PROFILE, found=found)

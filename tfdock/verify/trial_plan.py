@@ -402,7 +402,7 @@ def _gpu_driver(case: _Case) -> Check:
     found: Any = dict(case.result.found)  # type: ignore[call-overload]
     driver = str(found.pop("driver"))
     accelerator = accelerator_of(case.knowledge, case.inspection)
-    toolkit = (accelerator.toolkit if accelerator else None) or ""
+    toolkit = accelerator.toolkit if accelerator else ""
     version = Version(built_with(case.inspection, toolkit))
     floor = toolkit_floor(case.knowledge, toolkit, version) if version.parts else None
     ok = bool(driver) and (floor is None or Version(driver) >= floor)

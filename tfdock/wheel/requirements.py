@@ -39,6 +39,10 @@ class RequiredPackage:
     before: str | None = None
     exact: bool = False
 
+    def may_be(self, version: str) -> bool:
+        """Return whether a version is below the first one that pip does not install."""
+        return not self.before or _parts(version) < _parts(self.before)
+
 
 def wanted(
     lines: Iterable[str], extras: Sequence[str] = (), *, python: str = "3.11", machine: str = "x86_64"

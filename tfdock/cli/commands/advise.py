@@ -19,7 +19,6 @@ from tfdock.cli.commands.init import write_profile
 from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, local_names, reasons, split_names, topic_lines
 from tfdock.documents.knowledge_documents import PublishedBuildJson
 from tfdock.errors import ProfileError
-from tfdock.gpu.compatibility import Compatibility
 from tfdock.gpu.devices import other_device
 from tfdock.host.settings import Settings
 from tfdock.knowledge.fits import goes_with, releases_with
@@ -376,13 +375,9 @@ def _has_ptx(advice: Advice) -> bool:
 
 def _apart(base: KnowledgeBase, advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
     """Yield why one wheel cannot serve all the GPUs: the compiler that each needs."""
-    for line in advice.apart or [f"{service.gpu.gpu}: {_family(base, service)}" for service in advice.gpus]:
+    families = ((gpu.gpu, base.accelerators[gpu.accelerator].title) for gpu in (one.gpu for one in advice.gpus))
+    for line in advice.apart or [f"{name}: needs a wheel for {family}" for name, family in families]:
         yield f"  {style.strong('why:')} {line}", ASIDE
-
-
-def _family(base: KnowledgeBase, service: Compatibility) -> str:
-    row = base.accelerators[service.gpu.accelerator]
-    return f"needs a wheel for {row.titles.get(row.toolkit or '', row.accelerator)}"
 
 
 # --- what to do -----------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from tfdock.knowledge.fits import glibc_of, goes_with, is_among, renamed, runs_w
 from tfdock.knowledge.gpu_rows import Gpu, PublishedBuild
 from tfdock.knowledge.program_rows import ErrorCode
 from tfdock.knowledge.release_rows import Release, Support, applies
-from tfdock.knowledge.rows import Accelerator, Row, lies_within
+from tfdock.knowledge.rows import Row, lies_within
 from tfdock.knowledge.switch_rows import Switch, presets, release_span
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.gpu_support import (
@@ -150,9 +150,7 @@ def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[st
     if facts.releases:
         elsewhere = gpu.machine is not None or facts.embedded
         yield ""
-        yield style.strong(
-            f"releases that can target {facts.written}, and the {_title(accelerator)} to use with each"
-        )
+        yield style.strong(f"releases that can target {facts.written}, and the {accelerator.title} to use with each")
         yield from console.table(
             [
                 (release.release, _range(release.toolkits), _notes(release, elsewhere=elsewhere))
@@ -182,10 +180,6 @@ def _target(facts: TargetFacts) -> str:
     return facts.target if facts.written == facts.target else f"{facts.target} ({facts.written})"
 
 
-def _title(accelerator: Accelerator) -> str:
-    return accelerator.titles.get(accelerator.toolkit or "", accelerator.toolkit or accelerator.accelerator)
-
-
 def _driver(base: KnowledgeBase, facts: TargetFacts) -> str:
     """Return the driver that both the GPU and its first toolkit accept: `570.86.16 or newer (WSL2: 570)`."""
     if facts.embedded:
@@ -194,7 +188,7 @@ def _driver(base: KnowledgeBase, facts: TargetFacts) -> str:
     if not facts.needs_driver:
         return known
     windows = f" (WSL2: {facts.needs_driver_windows})" if facts.needs_driver_windows else ""
-    title = _title(base.accelerators[facts.accelerator])
+    title = base.accelerators[facts.accelerator].title
     whose = f" with {title} {facts.toolkits[0]}" if facts.needs_driver == facts.toolkit_driver else ""
     modules = "; only the open kernel modules support the GPU" if facts.open_modules else ""
     return f"{facts.needs_driver} or newer{whose}{windows}{modules}{f'; {known}' if known else ''}"
@@ -394,12 +388,12 @@ def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
 def _driver_floors(base: KnowledgeBase, versions: Mapping[str, str]) -> Iterator[str]:
     """Yield the oldest driver for each toolkit: `CUDA 10.0: 410.48 or newer, on Windows 411.31`."""
     for accelerator in base.accelerators.values():
-        toolkit = accelerator.toolkit or ""
+        toolkit = accelerator.toolkit
         if version := versions.get(toolkit):
             floors = [toolkit_floor(base, toolkit, Version(version), wsl=wsl) for wsl in (False, True)]
             if floors[0]:
                 windows = f", on Windows and in WSL 2 {floors[1]}" if floors[1] else ""
-                yield f"{accelerator.titles.get(toolkit, toolkit)} {version}: {floors[0]} or newer{windows}"
+                yield f"{accelerator.title_of(toolkit)} {version}: {floors[0]} or newer{windows}"
 
 
 def _value(value: object) -> str:

@@ -117,7 +117,7 @@ class _Versions:
     def toolkit(self) -> str:
         """The name of the toolkit's component; empty without an accelerator."""
         accelerator = accelerator_of(self.knowledge, self.inspection)
-        return (accelerator.toolkit or "") if accelerator else ""
+        return accelerator.toolkit if accelerator else ""
 
     @property
     def major(self) -> str:
