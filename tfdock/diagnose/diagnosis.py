@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from operator import itemgetter
 from typing import Any
 
@@ -222,15 +223,8 @@ def _most_specific(sightings: Sequence[Sighting]) -> Sequence[Sighting]:
     sure = {one.line for one in left if not one.row.unsure}
     left = [one for one in left if not (one.row.unsure and one.line in sure)]
     # A cascade says nothing new beside a failure of its own stage, whose message may come some lines later.
-    causes: dict[str, int] = {}
-    for one in left:
-        if not (one.row.cascade or one.survivable):
-            causes.setdefault(one.row.stage, one.line)
-
-    def follows(one: Sighting) -> bool:
-        return one.row.cascade and one.row.stage in causes and causes[one.row.stage] <= one.line + _NEAR
-
-    return [one for one in left if not follows(one)]
+    first = {one.row.stage: one.line for one in reversed(left) if not (one.row.cascade or one.survivable)}
+    return [one for one in left if not one.row.cascade or first.get(one.row.stage, inf) > one.line + _NEAR]
 
 
 def _finding(sighting: Sighting, seen: LogSightings, here: ObservedParts, context: Context) -> Finding:
@@ -329,24 +323,22 @@ def diagnose_document(diagnoses: Mapping[str, Diagnosis], *, with_warnings: bool
 
     First comes the first finding of each log, then the second finding of each, and so on.
     """
-    ranked = [(rank, name, cause) for name, log in diagnoses.items() for rank, cause in enumerate(log.findings)]
-    # Sorting is stable: within a rank, the logs stay in the order of the arguments.
-    findings = [finding_json(cause) | {"file": name} for _, name, cause in sorted(ranked, key=lambda item: item[0])]
+    logs = diagnoses.items()
+    ranked = [(rank, name, cause) for name, log in logs for rank, cause in enumerate(log.findings)]
     document: dict[str, Any] = {
-        "findings": findings,
+        # Sorting is stable: within a rank, the logs stay in the order of the arguments.
+        "findings": [finding_json(one) | {"file": name} for _, name, one in sorted(ranked, key=itemgetter(0))],
         "logs": [
             {"file": name, "lines": log.lines, "success": asdict(log.success) if log.success else None}
-            for name, log in diagnoses.items()
+            for name, log in logs
         ],
         "suspects": [
             {"file": name, "line": suspect.line, "text": clean(suspect.text)}
-            for name, log in diagnoses.items()
+            for name, log in logs
             # Suspicious lines are guesses, for a log without a known cause.
             for suspect in (log.suspects if not log.findings else ())
         ],
     }
     if with_warnings:
-        document["warnings"] = [
-            finding_json(warning) | {"file": name} for name, log in diagnoses.items() for warning in log.warnings
-        ]
+        document["warnings"] = [finding_json(one) | {"file": name} for name, log in logs for one in log.warnings]
     return document

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-import ahocorasick_rs
+from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from tfdock.bazel import output
 from tfdock.diagnose.log_lines import AFTER, BLOCK, NEAR, Block, Log, bare
@@ -119,18 +119,10 @@ class _Epoch:
 
 
 # A few searchers are kept: folders with additional rows change the texts.
-@lru_cache(maxsize=4)
-def _search_for(literals: tuple[str, ...]) -> ahocorasick_rs.BytesAhoCorasick:
+@lru_cache(maxsize=12)
+def _search_for(texts: tuple[str, ...], kind: Implementation | None = None) -> BytesAhoCorasick:
     """Return a searcher for all these texts at once. To build it takes longer than to read a small log."""
-    # Of all implementations, the DFA takes the most memory and is the fastest.
-    return ahocorasick_rs.BytesAhoCorasick(
-        [literal.encode() for literal in literals], implementation=ahocorasick_rs.Implementation.DFA
-    )
-
-
-@lru_cache(maxsize=8)
-def _texts_search(texts: tuple[str, ...]) -> ahocorasick_rs.AhoCorasick:
-    return ahocorasick_rs.AhoCorasick(list(texts))
+    return BytesAhoCorasick([text.encode() for text in texts], implementation=kind)
 
 
 class Diagnostician:
@@ -148,12 +140,13 @@ class Diagnostician:
         shows = [(part, place, pattern) for part in parts for place, pattern in enumerate(part.shows)]
         # A plain pattern tells only that the part is there: then nothing more is to be learnt from it.
         self._shows = [(part, place, not one.among and "(?P<" not in (one.line or "")) for part, place, one in shows]
-        self._show_search = _texts_search(tuple(one.has for _, _, one in shows))
-        self._name_search = _texts_search(tuple(name.name for name in self._names))
+        self._show_search = _search_for(tuple(one.has for _, _, one in shows))
+        self._name_search = _search_for(tuple(name.name for name in self._names))
         self._versions: dict[str, tuple[int, str]] = {}
         self._among: defaultdict[str, set[str]] = defaultdict(set)
         self._told = 0
-        self._search = _search_for(tuple(uses))
+        # Of all implementations, the DFA takes the most memory and is the fastest.
+        self._search = _search_for(tuple(uses), Implementation.DFA)
         self._log = Log()
         self._now = _Epoch()
         self._values: dict[str, dict[str, str]] = {}
@@ -202,7 +195,7 @@ class Diagnostician:
         # The configuration is at the beginning of a log; a sample of the rest is enough.
         until = block.since + (BLOCK if self._told < _HEAD else _SAMPLE)
         self._told += block.until - block.since
-        self._learn_versions(block.data[block.since : min(until, block.until)].decode("utf-8", "replace"))
+        self._learn_versions(block.data[block.since : min(until, block.until)])
         # Count lines from the previous place: counting from the start each time takes quadratic time.
         counted, line = 0, block.line
         begin = end = 0
@@ -247,17 +240,19 @@ class Diagnostician:
 
     def _read(self, rule: Failure, place: int, text: str, block: Block, at: int) -> Mapping[str, str] | None:
         if place >= len(rule.patterns):
-            self._learn(rule, rule.reads(place, text) or {})
+            learnt, read = self._values.get(rule.id, {}), rule.reads(place, text) or {}
+            # Of each fact, take the last before the rule's failure, or else the first after it.
+            self._values[rule.id] = {**learnt, **read, **(learnt if rule.id in self._now.sightings else {})}
             return None
         known = self._now.sightings.get(rule.id)
         if known and known.count >= _ENOUGH:
             return None
         return rule.reads(place, "\n".join(block.shown(at, _BELOW)) if rule.patterns[place].below else text)
 
-    def _learn_versions(self, text: str) -> None:
+    def _learn_versions(self, data: bytes) -> None:
         """Store the version of each part in a log or an error, from the most reliable pattern that matches."""
-        tried = Counter[int]()
-        for index, start, end in self._show_search.find_matches_as_indexes(text, overlapping=True):
+        tried, block = Counter[int](), Block(data, 0, 0, len(data))
+        for index, start, _ in self._show_search.find_matches_as_indexes(data, overlapping=True):
             part, place, plain = self._shows[index]
             known, among = self._versions.get(part.part), part.shows[place].among
             if among in self._among[part.part] or (known and plain):
@@ -265,20 +260,11 @@ class Diagnostician:
             if tried[index] == _ENOUGH or (known and known[1] and known[0] <= place):
                 continue
             tried[index] += 1
-            begin, stop = text.rfind("\n", max(start - NEAR, 0), start) + 1, text.find("\n", end, end + NEAR)
-            line = text[begin or max(start - NEAR, 0) : stop if stop >= 0 else end + NEAR]
-            version = part.version_in(place, bare(line))
+            version = part.version_in(place, block.text(*block.around(start)))
             if among and version is not None:
                 self._among[part.part].add(among)
             elif version or (version is not None and not known):
                 self._versions[part.part] = (place, version)
-
-    def _learn(self, rule: Failure, values: Mapping[str, str]) -> None:
-        """Store facts of a rule: the last before its failure, or else the first after it."""
-        known = self._values.setdefault(rule.id, {})
-        for name, text in values.items():
-            if rule.id not in self._now.sightings or name not in known:
-                known[name] = text
 
     def _record_match(
         self, rule: Failure, place: int, line: int, excerpt: tuple[str, ...], values: Mapping[str, str]
@@ -317,7 +303,7 @@ class Diagnostician:
     def _suspect(self, line: int, text: str, below: tuple[str, ...]) -> None:
         if not (output.is_error(text) or _OF_A_SCRIPT.search(text)):
             return
-        self._learn_versions("\n".join((text, *below)))
+        self._learn_versions("\n".join((text, *below)).encode())
         suspect, now = SuspectLine(line, text, below, self._named(text, below)), self._now
         if suspect.names and len(now.named) < _NAMED:
             now.named.setdefault(suspect.names, suspect)
@@ -332,7 +318,7 @@ class Diagnostician:
         error = comparable(text)
         whole = "\n".join((error, *map(comparable, below)))
         found = []
-        places = {match[0] for match in self._name_search.find_matches_as_indexes(whole, overlapping=True)}
+        places = {match[0] for match in self._name_search.find_matches_as_indexes(whole.encode(), overlapping=True)}
         for place in sorted(places):
             name = self._names[place]
             here = name.stands_in(error) or (name.beside and name.beside in error and name.stands_in(whole))

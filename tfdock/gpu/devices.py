@@ -98,13 +98,9 @@ def resembles_gpu(knowledge: KnowledgeBase, word: str) -> bool:
 
     A number with fewer than three digits does not count: `v2` may be the second version of a profile.
     """
-    shape, number = _shape(gpu_key(word)), re.search(r"\d{3}", word)
-    is_alike = number is not None and any(_shape(name) == shape for name in knowledge.gpus)
+    shape = re.compile(re.sub(r"\d+", r"\\d+", gpu_key(word)))
+    is_alike = bool(re.search(r"\d{3}", word)) and any(map(shape.fullmatch, knowledge.gpus))
     return is_alike or is_target(knowledge, word)
-
-
-def _shape(name: str) -> str:
-    return re.sub(r"\d+", "#", name)
 
 
 def local_words(knowledge: KnowledgeBase, gpus: Iterable[LocalGpu]) -> tuple[str, ...]:
@@ -119,11 +115,9 @@ def _local_word(knowledge: KnowledgeBase, gpu: LocalGpu) -> str:
     match = matching(knowledge, gpu.name)
     if gpu.target is None:
         return match.gpu.gpu if match.gpu else gpu.name
-    named = next((row.gpu for row in (match.gpu, *match.candidates) if row and row.target == gpu.target), None)
-    if named:
-        return named
+    named = (row.gpu for row in (match.gpu, *match.candidates) if row and row.target == gpu.target)
     # A GPU that is newer than the rows can still be built for by its target.
-    return exact_target(knowledge.accelerators[gpu.accelerator], gpu.target)
+    return next(named, exact_target(knowledge.accelerators[gpu.accelerator], gpu.target))
 
 
 def unknown_gpu(knowledge: KnowledgeBase, name: str, tensorflow: str | None = None) -> Problem:

@@ -204,9 +204,12 @@ def _runtime_compiler(knowledge: KnowledgeBase, release: Release, accelerator: A
 def facts_of_wheel(knowledge: KnowledgeBase, inspection: Inspection) -> GpuFacts:
     """Return the facts of an inspected wheel."""
     own = own_libraries(knowledge, inspection.libraries)
+    codes = ((library, (library.loadable, library.relocatable, library.embedded)) for library in own)
     # A damaged library may have unreadable code, so it must be reported.
-    holding = tuple(library for library in own if _has_code(library) or library.problems)
-    version = inspection.wheel.version if _is_tensorflow(knowledge, inspection) else ""
+    holding = tuple(one for one, parts in codes if one.problems or any(part.images for part in parts if part))
+    projects = {project for row in knowledge.releases.values() for project in row.official_project.values()}
+    is_tensorflow = inspection.build_info is not None or inspection.wheel.name in {"tensorflow", *projects}
+    version = inspection.wheel.version if is_tensorflow else ""
     release = knowledge.release_of(version)
     accelerator = _accelerator(knowledge, inspection, release, own)
     facts = GpuFacts(
@@ -251,17 +254,6 @@ def _unjudged(knowledge: KnowledgeBase, inspection: Inspection, holding: Sequenc
     # An add-on such as tensorflow-text: the package that it is linked with has the code for GPUs.
     beside = " and ".join(dict.fromkeys(brought_by(knowledge, inspection).values()))
     return f"has no GPU code of its own{f', and runs beside {beside}' if beside else ''}"
-
-
-def _has_code(library: Library) -> bool:
-    parts = (library.loadable, library.relocatable, library.embedded or GpuCode())
-    return any(part.images for part in parts)
-
-
-def _is_tensorflow(knowledge: KnowledgeBase, inspection: Inspection) -> bool:
-    """Return whether a wheel has TensorFlow's build information or its name."""
-    projects = {project for row in knowledge.releases.values() for project in row.official_project.values()}
-    return inspection.build_info is not None or inspection.wheel.name in {"tensorflow", *projects}
 
 
 def _accelerator(

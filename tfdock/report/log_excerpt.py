@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from tfdock.diagnose.log_lines import Log
+from tfdock.diagnose.log_lines import Block, Log
 from tfdock.errors import clean
 
 AROUND = 60  #: Lines before and after a relevant line.
@@ -32,12 +32,12 @@ class Excerpt:
     def feed(self, data: bytes) -> None:
         """Read the next bytes of the log."""
         for block in self._log.feed(data):
-            self._take(block.data, block.line, block.since, block.until)
+            self._take(block)
 
     def close(self) -> None:
         """Read the rest after the end of the log."""
         for block in self._log.close():
-            self._take(block.data, block.line, block.since, block.until)
+            self._take(block)
 
     def text(self, redact: Callable[[str], str]) -> str:
         """Return the excerpt with line numbers. Each part goes through `redact` before its lines are shortened."""
@@ -48,10 +48,9 @@ class Excerpt:
             shown += map(_shorten, redact("\n".join(map(_harmless, lines))).split("\n"))
         return "\n".join([*shown, ""])
 
-    def _take(self, data: bytes, line: int, since: int, until: int) -> None:
-        own = data[since:until]
-        first = line + data.count(b"\n", 0, since)
-        self._keep(own, first)
+    def _take(self, block: Block) -> None:
+        own = block.data[block.since : block.until]
+        self._keep(own, block.line + block.data.count(b"\n", 0, block.since))
         self._tail += own
         if len(self._tail) > _TAIL:
             self._whole = False
