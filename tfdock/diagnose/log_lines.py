@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import stringzilla
 
@@ -40,8 +41,6 @@ _PACKED = (
     (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), "packed with bzip2", "bzip2 -d"),
     (re.compile(rb"\x28\xb5\x2f\xfd"), "packed with zstd", "zstd -d"),
 )
-# POSIX ustar: the magic is at byte 257 of a member's header.
-_TAR, _TAR_AT = b"ustar", 257
 _ODD = re.compile("[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")  #: Characters that never occur in text or terminal output.
 
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
@@ -298,7 +297,7 @@ def _check_text(head: bytes) -> None:
         if magic.match(head):
             raise NotText(kind, program)
     text = re.sub("\0+", "\0", head.strip(b"\0").decode("utf-8", "replace"))
-    is_tar = head.startswith(_TAR, _TAR_AT)
+    is_tar = head.startswith(b"ustar", 257)  # POSIX ustar: the magic of a member's header
     if "\0" in text and not is_tar and len(_ODD.findall(text)) > len(text) // 10:
         raise NotText("binary data")
 
@@ -351,12 +350,11 @@ def unwrapped(log: bytes) -> bytes:
         return b"\n".join(lines) if quoted else b""
     whole: list[bytes] = []
     start = 0  # of the line that continues
-    for number, line in enumerate(lines):
-        before = lines[number - 1] if number else b""
-        if (line.strip() and before.strip()) if filled else number and len(before) == edge:
+    for before, line in pairwise([b"", *lines]):
+        if (line.strip() and before.strip()) if filled else len(before) == edge:
             whole[start] += b" " + line.lstrip() if filled else line
             whole.append(b"")
         else:
-            start = number
+            start = len(whole)
             whole.append(line)
     return b"\n".join(whole)

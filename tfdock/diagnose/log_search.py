@@ -120,9 +120,10 @@ class _Epoch:
 
 # A few searchers are kept: folders with additional rows change the texts.
 @lru_cache(maxsize=12)
-def _search_for(texts: tuple[str, ...], kind: Implementation | None = None) -> BytesAhoCorasick:
+def _search_for(texts: tuple[str, ...], *, fast: bool = False) -> BytesAhoCorasick:
     """Return a searcher for all these texts at once. To build it takes longer than to read a small log."""
-    return BytesAhoCorasick([text.encode() for text in texts], implementation=kind)
+    # Of all implementations, the DFA takes the most memory and is the fastest.
+    return BytesAhoCorasick([text.encode() for text in texts], implementation=Implementation.DFA if fast else None)
 
 
 class Diagnostician:
@@ -145,8 +146,7 @@ class Diagnostician:
         self._versions: dict[str, tuple[int, str]] = {}
         self._among: defaultdict[str, set[str]] = defaultdict(set)
         self._told = 0
-        # Of all implementations, the DFA takes the most memory and is the fastest.
-        self._search = _search_for(tuple(uses), Implementation.DFA)
+        self._search = _search_for(tuple(uses), fast=True)
         self._log = Log()
         self._now = _Epoch()
         self._values: dict[str, dict[str, str]] = {}

@@ -106,13 +106,9 @@ def opened_by(
 
 def package_of(knowledge: KnowledgeBase, inspection: Inspection, row: RuntimeLibrary) -> str:
     """Return the PyPI package that contains a library; empty if no package is known."""
-    return row.package.format_map({"major": toolkit_major(knowledge, inspection)}) if row.package else ""
-
-
-def toolkit_major(knowledge: KnowledgeBase, inspection: Inspection) -> str:
-    """Return the major version of the toolkit that the wheel was built with."""
     accelerator = accelerator_of(knowledge, inspection)
-    return built_with(inspection, accelerator.toolkit).partition(".")[0] if accelerator else ""
+    toolkit = built_with(inspection, accelerator.toolkit) if accelerator else ""
+    return (row.package or "").format_map({"major": toolkit.partition(".")[0]})
 
 
 def searched_folders(inspection: Inspection, row: RuntimeLibrary) -> set[str]:

@@ -13,7 +13,6 @@ from tfdock.gpu.opened_libraries import (
     package_of,
     release_of,
     searched_folders,
-    toolkit_major,
 )
 from tfdock.knowledge.rows import in_range
 from tfdock.knowledge.tables import KnowledgeBase
@@ -102,7 +101,7 @@ def libraries(
         whole, compiling = (f"{toolkit.package}[{','.join(sorted(extras))}]=={minor}.*",), ()
         known = [row for row in known if not row.extra]
     lines = (*whole, *(_line(package_of(knowledge, inspection, row), row, versions) for row in known), *compiling)
-    return Libraries(lines=tuple(dict.fromkeys(lines)), lacking=tuple(_lacking(knowledge, inspection, rows)))
+    return Libraries(lines=tuple(dict.fromkeys(lines)), lacking=tuple(_lacking(versions, rows)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +169,14 @@ def _line(package: str, row: RuntimeLibrary, versions: _Versions) -> str:
     return f"{package}=={major}.*" if major else package
 
 
-def _lacking(knowledge: KnowledgeBase, inspection: Inspection, rows: Sequence[RuntimeLibrary]) -> Iterable[str]:
+def _lacking(versions: _Versions, rows: Sequence[RuntimeLibrary]) -> Iterable[str]:
     unknown = [row for row in rows if not row.package]
     needed = [row.library for row in unknown if row.use is None]
     if needed:
         yield f"{', '.join(needed)}: no known package has these libraries; without them, the wheel uses no GPU"
     yield from (f"{row.library}, for {row.use}: no known package has this library" for row in unknown if row.use)
-    toolkit, major = _toolkit(knowledge, inspection), toolkit_major(knowledge, inspection)
-    if toolkit and major not in toolkit.packages:
+    toolkit = _toolkit(versions.knowledge, versions.inspection)
+    if toolkit and versions.major not in toolkit.packages:
         yield f"{posixpath.basename(toolkit.marker)}, for XLA: no known package has this file"
 
 
