@@ -101,10 +101,8 @@ def diagnose_run_log(log: Path | None, knowledge: KnowledgeBase, context: Contex
 
     A diagnosis that fails must not hide the failure of the build.
     """
-    if log is None:
-        return None
     try:
-        return diagnose_file(str(log), knowledge, context)
+        return diagnose_file(str(log), knowledge, context) if log else None
     except (TfdockError, OSError):
         return None
 

@@ -311,10 +311,10 @@ def bare_gpu(knowledge: KnowledgeBase, word: str) -> Gpu | None:
     """Return a GPU of which only the target is given (`sm_86`, `8.6`, `gfx1100`); None for a target no GPU has."""
     target = dotted(word)
     own = [gpu for gpu in knowledge.gpus.values() if gpu.target == target]
-    families = [row for row in knowledge.architectures if target in row.targets]
-    if not is_target(knowledge, word) or not (own or families):
+    families = (row.accelerator for row in knowledge.architectures if target in row.targets)
+    accelerator = next((gpu.accelerator for gpu in own), None) or next(families, None)
+    if accelerator is None or not is_target(knowledge, word):
         return None
-    accelerator = own[0].accelerator if own else families[0].accelerator
     written = exact_target(knowledge.accelerators[accelerator], target)
     # If all GPUs with this target are sold with one kind of CPU, assume the same here.
     machines = {gpu.machine for gpu in own}

@@ -327,11 +327,7 @@ def _components(requirements: Iterable[RequiredPackage], accelerator: Accelerato
 
 def _built(inspection: Inspection, accelerator: Accelerator, release: Release | None) -> dict[str, str]:
     """Return the versions that `build_info` names, else those that the release was tested with."""
-    versions = {}
-    for name in accelerator.components:
-        tested = release.support(name).tested if release else None
-        version = built_with(inspection, name) or tested
-        # The wheel's value may be any text, even one that is not a version.
-        if version and re.fullmatch(r"\d+(\.\d+)*", version):
-            versions[name] = version
-    return versions
+    tested = {name: support.tested for name, support in release.components.items()} if release else {}
+    versions = {name: built_with(inspection, name) or tested.get(name) or "" for name in accelerator.components}
+    # The wheel's value may be any text, even one that is not a version.
+    return {name: version for name, version in versions.items() if re.fullmatch(r"\d+(\.\d+)*", version)}

@@ -195,13 +195,11 @@ def parts_of(library: Library, judge: Callable[[Containers], Verdict | None]) ->
     linker if the library has relocatable code, and this container has no PTX but others of the library have.
     """
     real = [held for held in library.loadable.containers if not held.stub]
-    relocatable = bool(library.relocatable.containers)
     # If no container has PTX, missing PTX says nothing about the linker.
-    with_ptx = any(held.ptx for held in real)
+    some_linked = bool(library.relocatable.containers) and any(held.ptx for held in real)
     for held in real:
-        container_verdict = judge(held)
-        if container_verdict is not None:
-            linked = relocatable and with_ptx and bool(held.sass) and not held.ptx
+        if container_verdict := judge(held):
+            linked = some_linked and bool(held.sass) and not held.ptx
             yield CodePart(path=library.path, held=held, verdict=container_verdict, linked=linked)
 
 
