@@ -70,7 +70,7 @@ class ReportedBuild(Row):
         """Return whether the report applies to a build with these facts.
 
         The facts are accelerator, toolkit, machine, python, options and `parts`. The report of a successful build may
-        have parts that the facts lack; the report of a failure may not. A report with `xla off` excludes builds with XLA.
+        have parts that the facts lack; the report of a failure may not. One with `xla off` excludes builds with XLA.
         """
         fails = self.outcome == "fails"
         if not self.agrees_in_kind(facts):

@@ -260,7 +260,7 @@ def _finding(combination: Combination, rules: Sequence[Rule]) -> str:
 
 def _with_toolkit(question: Question, combination: Combination) -> Combination:
     """Choose toolkit and compiler: the profile's, or else the first pair that compiles for the targets."""
-    versions = _candidates(combination, combination.toolkit_name)
+    versions = _candidates(combination, combination.accelerator.toolkit)
     # Use the release's own compiler as long as any version of the toolkit works with it.
     pairs = (
         _with_compiler(combination.with_versions(version), compiler)
@@ -268,7 +268,7 @@ def _with_toolkit(question: Question, combination: Combination) -> Combination:
         for version in versions
     )
     chosen = _first_without_finding(pairs, DEVICE_RULES)
-    _choose_component(question, chosen, combination.toolkit_name)
+    _choose_component(question, chosen, combination.accelerator.toolkit)
     _choose_compiler(question, chosen)
     return chosen
 
