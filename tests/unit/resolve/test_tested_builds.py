@@ -88,6 +88,7 @@ def test_the_table_is_whole() -> None:
 
 #: Built reports for which no image is known, and why.
 WITHOUT_AN_IMAGE = {
+    "i45739-2.4.0": "gcc 6 stands in Ubuntu 18.04, whose image for 2.4 has Python 3.6",
     "eb-1.5.0-goolfc-2017b-python-3.6.3": "gcc 6 stands in Ubuntu 18.04, whose C library CUDA 9.0 does not read",
     "ghostplant-1.8-cuda8.0": "no archive of cuDNN 7 for CUDA 8.0",
     "ghostplant-1.10-cuda8.0": "as 1.8",
