@@ -101,8 +101,10 @@ def diagnose_run_log(log: Path | None, knowledge: KnowledgeBase, context: Contex
 
     A diagnosis that fails must not hide the failure of the build.
     """
+    if log is None:
+        return None
     try:
-        return diagnose_file(str(log), knowledge, context) if log else None
+        return diagnose_file(str(log), knowledge, context)
     except (TfdockError, OSError):
         return None
 

@@ -164,9 +164,7 @@ def _official_library(
     # The device linker leaves only SASS, so NCCL in the wheel has no PTX.
     rows = companions(knowledge, release, accelerator)
     linked = [Containers(sass=sass) for row in rows if row.carries == "wheel"]
-    compiler, toolkit = release.gpu_compiler or "", release.support(accelerator.toolkit).tested or ""
-    pairs = (accelerator.toolkit, toolkit), (compiler, release.compilers.get(compiler, ""))
-    isa = str(emitted_ptx(knowledge, *pairs) or "")
+    isa = _official_ptx_isa(knowledge, release, accelerator)
     return replace(
         _OFFICIAL_LIBRARY,
         loadable=GpuCode(images=_ptx_images(ptx, isa), containers=(kernels, *linked)),
@@ -194,6 +192,13 @@ def _ptx_images(ptx: Iterable[str], isa: str) -> tuple[Images, ...]:
     return tuple(Images(kind="ptx", target=target, count=1, size=0, packing=(), isa=isa) for target in ptx)
 
 
+def _official_ptx_isa(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> str:
+    """Return the PTX ISA of an official wheel: the toolkit's, or the compiler's own if that is older."""
+    compiler, tested = release.gpu_compiler or "", release.support(accelerator.toolkit).tested or ""
+    own = release.compilers.get(compiler, "")
+    return str(emitted_ptx(knowledge, (accelerator.toolkit, tested), (compiler, own)) or "")
+
+
 def _runtime_compiler(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> RuntimeCompiler | None:
     return next((row for row in knowledge.runtime_compilers if _is_of(row, release, accelerator)), None)
 
@@ -204,9 +209,8 @@ def _runtime_compiler(knowledge: KnowledgeBase, release: Release, accelerator: A
 def facts_of_wheel(knowledge: KnowledgeBase, inspection: Inspection) -> GpuFacts:
     """Return the facts of an inspected wheel."""
     own = own_libraries(knowledge, inspection.libraries)
-    codes = ((library, (library.loadable, library.relocatable, library.embedded)) for library in own)
     # A damaged library may have unreadable code, so it must be reported.
-    holding = tuple(one for one, parts in codes if one.problems or any(part.images for part in parts if part))
+    holding = tuple(library for library in own if _has_code(library) or library.problems)
     projects = {project for row in knowledge.releases.values() for project in row.official_project.values()}
     is_tensorflow = inspection.build_info is not None or inspection.wheel.name in {"tensorflow", *projects}
     version = inspection.wheel.version if is_tensorflow else ""
@@ -254,6 +258,11 @@ def _unjudged(knowledge: KnowledgeBase, inspection: Inspection, holding: Sequenc
     # An add-on such as tensorflow-text: the package that it is linked with has the code for GPUs.
     beside = " and ".join(dict.fromkeys(brought_by(knowledge, inspection).values()))
     return f"has no GPU code of its own{f', and runs beside {beside}' if beside else ''}"
+
+
+def _has_code(library: Library) -> bool:
+    parts = (library.loadable, library.relocatable, library.embedded or GpuCode())
+    return any(part.images for part in parts)
 
 
 def _accelerator(

@@ -158,9 +158,7 @@ class Limits:
             if container_verdict.runs == "no":
                 # The driver selects an image by its PTX. Only the text of the PTX shows that it is for another GPU.
                 specific = [image for image in map(Capability.parse, held.ptx) if image.suffix]
-                family = {"f": "the family of "}
-                whom = ((image, f"{family.get(image.suffix, '')}{image.dotted}") for image in specific)
-                told = "".join(f"{image} is for {gpus} alone, and " for image, gpus in whom)
+                told = "".join(f"{image} is for {_whom(image)} alone, and " for image in specific)
                 symptom = self._symptom("ptx-not-served" if specific else "kernel-not-served")
                 none = f"none of their machine code runs on {self.gpu.target}"
                 yield f"{_generated_by_mlir(held)} fail{symptom}: {told}{none}"
@@ -217,7 +215,7 @@ class Limits:
         name, brought = self._accelerator.toolkit, self._brought
         if brought is None or brought.exact:
             return self.knowledge.toolkit(name, self._version)
-        below = [row for row in self.knowledge.toolkits_of(name) if brought.may_be(row.version)]
+        below = [row for row in self.knowledge.toolkits_of(name) if _is_below(row.version, brought)]
         return below[-1] if below else None
 
     def _run_time(self) -> Iterator[str]:
@@ -308,7 +306,7 @@ class Limits:
 
     def _newest_of(self, rows: Sequence[LibraryRow], title: str, brought: RequiredPackage) -> tuple[str, str]:
         """Return the limit if pip installs the newest library, which has dropped the GPU, and pin an older one."""
-        below = (row for row in rows if brought.may_be(row.since))
+        below = (row for row in rows if _is_below(row.since, brought))
         order = sorted(below, key=lambda row: Version(row.since))
         if not order or any(self._serves(row) for row in order if row.since == order[-1].since):
             return "", ""
@@ -431,6 +429,15 @@ class Limits:
 
 def _generated_by_mlir(held: Containers) -> str:
     return f"{held.count} kernel{'s' * (held.count > 1)} that MLIR generated (Add, Mul, Cast and their like)"
+
+
+def _whom(image: Capability) -> str:
+    return f"the family of {image.dotted}" if image.suffix == "f" else image.dotted
+
+
+def _is_below(version: str, brought: RequiredPackage) -> bool:
+    """Return whether a version is below the first one that a requirement excludes."""
+    return not brought.before or Version(version) < Version(brought.before)
 
 
 def _count(parts: Iterable[CodePart], path: str) -> int:

@@ -15,7 +15,6 @@ from typing import Literal, get_args
 from tfdock.types import Capability
 from tfdock.wheel.facts import Containers, Library
 
-_OPPOSITE = str.maketrans("+-", "-+")  #: `xnack+` is the opposite of `xnack-`.
 Runs = Literal["native", "native-same-major", "ptx-jit", "no"]  #: Best first.
 
 
@@ -96,7 +95,7 @@ def runs_gfx(gpu: str, code: Collection[str]) -> Verdict:
     for target in sorted(code, key=len):
         family, own = _gfx(target)
         # No feature may be on in one set and off in the other.
-        if family == name and not own & {feature.translate(_OPPOSITE) for feature in features}:
+        if family == name and not own & {_opposite(feature) for feature in features}:
             named = sorted(own - features)
             condition = f", where the GPU runs with {', '.join(named)}" if named else ""
             return Verdict(runs="native", by=target, reason=f"it has {target}: code for exactly this GPU{condition}")
@@ -145,6 +144,11 @@ def _gfx(target: str) -> tuple[str, frozenset[str]]:
     """Return the name and the features of `gfx90a:sramecc+:xnack-`."""
     name, *features = target.split(":")
     return name, frozenset(features)
+
+
+def _opposite(feature: str) -> str:
+    """Return `xnack-` for `xnack+`."""
+    return feature[:-1] + ("-" if feature.endswith("+") else "+")
 
 
 # --- containers -----------------------------------------------------------------------------------------------------

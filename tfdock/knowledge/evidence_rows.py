@@ -77,10 +77,12 @@ class ReportedBuild(Row):
             return False
         if self.python and facts["python"] and facts["python"] not in self.python:
             return False
-        asked = facts.get("options", "")
-        if fails and (not {*self.options} <= {*asked.split()} or (self.unless and self.unless in asked)):
+        options = facts.get("options", "")
+        asked = {*options.split()}
+        if fails and (not {*self.options} <= asked or (self.unless and self.unless in options)):
             return False
-        if not fails and {*asked.split()} & {option[:-4] for option in self.options if option.endswith(" off")}:
+        without = {option.removesuffix(" off") for option in self.options if option.endswith(" off")}
+        if not fails and without & asked:
             return False
         for name, said in self.parts.items():
             known = facts.get(name, "")

@@ -169,6 +169,12 @@ class TargetReport(Row):
         return not_of(known.accelerators.get(self.accelerator), "target", targets)
 
 
+def is_in_repository(address: str, repository: str) -> bool:
+    """Return whether an address, in any spelling, is a repository (`https://github.com/a/b`) or a file in it."""
+    web = re.sub(r"^(ssh://)?git@([^:/]+)[:/]", r"https://\2/", address.lower())
+    return f"{web.rstrip('/').removesuffix('.git')}/".startswith(f"{repository.lower()}/")
+
+
 class Fork(Row):
     """The fork of TensorFlow that tfdock builds for an accelerator, and that the tables of releases describe.
 
@@ -186,8 +192,7 @@ class Fork(Row):
 
     def has(self, address: str) -> bool:
         """Return whether an address, in any spelling, is the fork's repository or a file in the repository."""
-        web = re.sub(r"^(ssh://)?git@([^:/]+)[:/]", r"https://\2/", address.lower())
-        return f"{web.rstrip('/').removesuffix('.git')}/".startswith(f"{self.git.lower()}/")
+        return is_in_repository(address, self.git)
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
         """Return the field and the mistake if the accelerator is unknown, or if no GPU of it has a target."""

@@ -210,7 +210,7 @@ class Accelerator(Row):
     @property
     def title(self) -> str:
         """The name of the toolkit as people write it; without a toolkit, the accelerator's own."""
-        return self.titles.get(self.toolkit, self.accelerator)
+        return self.titles.get(self.toolkit, self.toolkit or self.accelerator)
 
     def title_of(self, component: str) -> str:
         """Return a component's name as people write it."""

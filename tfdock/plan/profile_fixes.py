@@ -55,6 +55,9 @@ class Context:
     ways: tuple[Suggestion, ...] = ()
 
 
+# --- the profile's choices ------------------------------------------------------------------------------------------
+
+
 def asked(row: Remedied, context: Context) -> str:
     """Return the profile's choices that matter for a failure: `your profile asks for sm_120 and CUDA 12.5.1`."""
     words = [word for subject in row.asks if (word := _word(subject, context))]
@@ -139,6 +142,9 @@ def number(target: str) -> str:
     """Return `120` for `sm_120`, `compute_120` and `12.0`."""
     match = _NUMBER.search(target)
     return next((digits.replace(".", "") for digits in match.groups() if digits), "") if match else ""
+
+
+# --- changes --------------------------------------------------------------------------------------------------------
 
 
 def changes(row: Remedied, values: Mapping[str, str], context: Context) -> tuple[Suggestion, ...]:

@@ -215,7 +215,11 @@ def _refuse_other_machines(
         if machine in (None, here):
             continue
         base = "" if any(row.machine == machine for row in knowledge.images) else ", with your own base image"
-        why = "a wheel is built for the CPU architecture of the machine that builds it"
+        # A user who writes the CUDA version in this field rarely has such a GPU.
+        if gpu.target in asked_components(question).values():
+            why = f"{gpu.target} is also a version in another field; this field is for a GPU's target (`tfdock gpus`)"
+        else:
+            why = "a wheel is built for the CPU architecture of the machine that builds it"
         message = f"{name} is sold with a {machine} CPU, but this build is for {here}"
         fix = (f"build it on {machine}{base}", f"name a GPU of {here} machines")
         weight = "error" if certain else "warning"

@@ -142,6 +142,9 @@ class Advice:
         return has_python and all(gpu.starts_at_once for gpu in self.gpus)
 
 
+# --- the whole ------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Asked:
     """What the words of a question name. `unknown` are words that name nothing, if other words are understood."""

@@ -109,9 +109,9 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
     able = [row for row in rows if number in row.targets and newest and Version(row.version) <= newest]
     toolkits = tuple(row.version for row in able)
     architecture = architecture_of(knowledge, family, target)
-    first = Version(next(iter(toolkits), ""))
+    first = Version(next(iter(toolkits), ""))  # without a toolkit an empty version, for which no driver is known
     driver, windows = (gpu_driver(knowledge, family, target, name, wsl=wsl) for wsl in (False, True))
-    floors = (fits.toolkit_floor(knowledge, accelerator.toolkit or "", first, wsl=wsl) for wsl in (False, True))
+    floors = (fits.toolkit_floor(knowledge, accelerator.toolkit, first, wsl=wsl) for wsl in (False, True))
     toolkit_driver, toolkit_windows = floors
     return TargetFacts(
         accelerator=family,

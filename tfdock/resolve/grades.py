@@ -20,10 +20,10 @@ OF_THE_BASE = ("glibc", "musl")  #: Parts of a build that only the base image pr
 class Reports:
     """The reports on builds with these facts: `release`, `accelerator`, `toolkit`, `machine`, `python`, parts.
 
-    An empty fact is unknown. `options` are Bazel's options, as the profile has them. `fork` is the fork that is
-    built, such as `ROCm/tensorflow-upstream`. Builds of other sources say nothing about a fork. A report that names
-    no compiler used the release's own compilers, which are `tools`. `titles` are names of parts, for messages.
-    `edits` fix known failures of the source's version.
+    An empty fact is unknown. `options` are Bazel's options, as the profile has them, and `xla`. `fork` is the source
+    if it is a repository with reports, such as `ROCm/tensorflow-upstream`. Other sources say nothing about a fork. A
+    report that names no compiler used the release's own compilers, which are `tools`. `titles` are names of parts,
+    for messages. `edits` fix known failures of the source's version.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from tfdock.errors import Problem
 from tfdock.knowledge import fits
 from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
 from tfdock.knowledge.evidence_rows import Edit, spans
-from tfdock.knowledge.gpu_rows import Fork
+from tfdock.knowledge.gpu_rows import Fork, is_in_repository
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter
 from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.rows import Accelerator
@@ -341,15 +341,17 @@ class _Decision:
         """Return the reports about such builds. A tool that was not requested has no version in the result."""
         release, chosen, fork, accelerator = self.release, self.chosen, self.fork, self.chosen.accelerator
         # A repository without a report is probably a copy of TensorFlow's own.
-        repository = (fork.git if fork else self.profile.source.git or "").removesuffix(".git").split("/", 3)[-1]
-        told = {row.fork for row in self.knowledge.reports_on(release.release)}
+        forks = {row.fork for row in self.knowledge.reports_on(release.release) if row.fork}
+        address = (fork.git if fork else self.profile.source.git or self.profile.source.archive) or ""
+        built = (name for name in forks if is_in_repository(address, f"https://github.com/{name}"))
         host, toolkit = self.host_compiler, chosen.compiler_version
         bazel = self.profile.bazel
         configs = [f"--config={name}" for name in bazel.configs]
+        xla = ["xla"] if self.profile.xla else []
         facts = {
             **chosen.components,
             "release": release.release,
-            "fork": repository if fork or repository in told else "",
+            "fork": next(built, fork.git.split("/", 3)[3] if fork else ""),
             "version": str(self.version),
             "accelerator": accelerator.accelerator,
             "toolkit": chosen.accelerator.toolkit,
@@ -358,9 +360,7 @@ class _Decision:
             "compiler": f"{chosen.compiler} {toolkit}".strip() if toolkit[:1].isdigit() else chosen.compiler,
             "host_compiler": f"{host.name} {host.version or ''}".strip(),
             "bazel": self.profile.asked_bazel[0],
-            "options": "\n".join(
-                (*configs, *bazel.flags, *bazel.copts, *self._cpu_flags, *(["xla"] * self.profile.xla))
-            ),
+            "options": "\n".join((*configs, *bazel.flags, *bazel.copts, *self._cpu_flags, *xla)),
         }
         own = (release.gpu_compiler or "") if chosen.compiler else ""
         beside = release.host_compilers.get(own or accelerator.accelerator)
@@ -546,11 +546,14 @@ class _Decision:
         # An image for another toolkit version may lack the compiler, so the field of this version may be the cause.
         parts = (tool, self.chosen.accelerator.toolkit)
         wants += [self.chosen.place(name) for name in parts if name in self.chosen.asked]
-        like, _ = fits.distribution_of(self.knowledge, str(base))
-        held, known = like.holds.get(tool) if like else None, self.release.compilers.get(tool)
-        message = f"{self._image_words()} has no {tool}{f' {known}' if held and known else ''}"
-        has = f"{base}, which has {tool} {held}" if held else str(base)
-        why = f"{has}; the build needs its path (`{missing.row}`)"
+        message = f"{self._image_words()} has no {tool}"
+        why = f"{base}; the build needs its path (`{missing.row}`)"
+        like, whole = fits.distribution_of(self.knowledge, str(base))
+        packaged = like.holds.get(tool) if like and whole else None
+        wanted = self.release.compilers.get(tool)
+        if like and packaged and wanted and not same_minor(packaged, wanted):
+            message += f" {wanted}"
+            why += f"; {like.distribution} packages {tool} {packaged}"
         row = "add a row to `images.yaml` in a `--knowledge` folder"
         fix = f"for an image that has it, name its tools (`base: {{image: …, provides: …}}`), or {row}"
         self.notes.stop("image-without-tool", wants[0] if wants else "base", message, why=why, fix=fix)
@@ -696,6 +699,8 @@ class _Decision:
             official=location == own and refs == (tag,),
         )
 
+    # --- the contract ----------------------------------------
+
     @property
     def _cpu_flags(self) -> tuple[str, ...]:
         """The compiler's options for the CPU instructions that the profile asks for."""
@@ -828,6 +833,9 @@ class _Decision:
         doubt = "; this project has not pulled this image" if row.unverified else ""
         self.notes.choose("runtime", row.image, "runtimes.yaml", f"a clean image with this Python{doubt}")
         return ImageRef.parse(row.image)
+
+
+# --- pure helpers ----------------------------------------
 
 
 def _versions_of(compiler: str, paths: Mapping[str, str]) -> dict[str, str]:

@@ -337,6 +337,9 @@ def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
         yield RuleFinding(code, path, message, why, weight="doubt", part=name)
 
 
+# --- libraries ------------------------------------------------------------------------------------------------------
+
+
 def libraries_fit(combination: Combination) -> Iterator[RuleFinding]:
     """Check that libraries of GPU code are made for the toolkit, and have code for the GPUs."""
     for name, version in combination.components.items():
@@ -370,6 +373,9 @@ def _library_target(combination: Combination, name: str, version: str, row: Libr
             # The other GPUs of an official list still work. Above its range, the library's own PTX may run.
             weight = "warning" if official else "error" if below else "doubt"
             yield RuleFinding("library-target", combination.place(name, path), message, why, weight=weight)
+
+
+# --- GPUs beside a list ---------------------------------------------------------------------------------------------
 
 
 def gpus_are_served(combination: Combination) -> Iterator[RuleFinding]:

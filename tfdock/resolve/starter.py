@@ -192,8 +192,8 @@ def _newest(
     )
     for draft, found in accepted(profile, drafts, resolver.attempt):
         # Known builds may be for another Python than the chosen one, once this is written out.
-        if resolver.attempt(changed(profile, {**draft, "python": found.python})):
-            return found
+        if written := resolver.attempt(changed(profile, {**draft, "python": found.python})):
+            return written
     # Only after all releases were refused: the search for fixes is slow.
     return resolve_or_suggest(resolver, profile)
 

@@ -128,7 +128,8 @@ class Moves:
         yield self._gpus()
         yield self._targets()
         for name in self.knowledge.components:
-            yield self._component(name, name) if getattr(self.profile, name, None) or name in self.at_fault else []
+            if getattr(self.profile, name, None) or name in self.at_fault:
+                yield self._component(name, name)
         yield from (self._component(name, f"components.{name}") for name in self.profile.components)
         pythons = by_distance(known_versions(self.knowledge, self.release, "python"), self.profile.python)
         yield self._plain("python", [*pythons[:2], None, *pythons[2:]])
@@ -350,7 +351,7 @@ def _respelled(targets: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _similar_target(target: str, known: Sequence[str]) -> str:
-    """Return a target in place of an unknown one, if any: it runs on such a GPU, or else has the nearest spelling."""
+    """Return a target that runs on an unknown target's GPU, or else the nearest spelling, or else the target."""
     try:
         wanted, others = Capability.parse(target), [Capability.parse(capability) for capability in known]
     except ValueError:

@@ -89,7 +89,7 @@ def running(state: Path, entry: RunEntry) -> Iterator[None]:
 
 
 def staging_folder(wheelhouse: Path, run: str) -> Path:
-    """Return the folder of a run's results. It is on the wheelhouse's file system: moves are atomic."""
+    """Return the folder of a run's results: `Wheelhouse.staging`, which is in a package behind this one."""
     return wheelhouse / ".tfdock" / "staging" / run
 
 

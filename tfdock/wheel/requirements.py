@@ -39,10 +39,6 @@ class RequiredPackage:
     before: str | None = None
     exact: bool = False
 
-    def may_be(self, version: str) -> bool:
-        """Return whether a version is below the first one that pip does not install."""
-        return not self.before or _parts(version) < _parts(self.before)
-
 
 def wanted(
     lines: Iterable[str], extras: Sequence[str] = (), *, python: str = "3.11", machine: str = "x86_64"
@@ -80,11 +76,9 @@ def _requirements(lines: Iterable[str]) -> Iterator[Requirement]:
 
 
 def _holds(marker: Marker, environment: dict[str, str]) -> bool:
-    from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
-
     try:
         return marker.evaluate(environment)
-    except (UndefinedComparison, UndefinedEnvironmentName):
+    except ValueError:  # UndefinedComparison, UndefinedEnvironmentName
         return False
 
 

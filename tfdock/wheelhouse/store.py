@@ -81,9 +81,7 @@ class Wheelhouse:
 
         The folder is on the wheelhouse's own file system, so that the final move is atomic.
         """
-        from tfdock.run.journal import staging_folder  # here: readers of records need no runs
-
-        return staging_folder(self.root, run)
+        return self.staged.path / run
 
     @property
     def staged(self) -> UntrustedPath:

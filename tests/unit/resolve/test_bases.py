@@ -249,7 +249,13 @@ def test_a_base_image_without_the_releases_compiler_is_offered_the_compiler_that
     assert (problem.code, problem.field) == ("image-without-tool", "base")
     assert problem.ways[0].change == {"host_compiler": "gcc"}
     assert problem.message == "your base image has no clang 16"
-    assert problem.why.startswith("ubuntu:20.04, which has clang 10; ")
+    assert problem.why.endswith("; Ubuntu 20.04 packages clang 10")
+
+
+def test_a_compiler_that_only_has_to_be_installed_is_told_without_versions(desk: Desk) -> None:
+    (problem,) = desk.problems('schema: 1\ntensorflow: "2.20.0"\naccelerator: cpu\nbase: ubuntu:24.04\n')
+    assert (problem.code, problem.message) == ("image-without-tool", "your base image has no clang")
+    assert "packages" not in problem.why
 
 
 @pytest.mark.parametrize(

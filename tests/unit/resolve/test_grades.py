@@ -19,7 +19,7 @@ FAILING = 'schema: 1\ntensorflow: "2.20.0"\npython: "3.12"\ncuda: "12.9.1"\ncudn
 DISPUTED = 'schema: 1\ntensorflow: "2.0.0"\ncuda: "10.2"\ncudnn: "7.6"\ngpus: [rtx2080]\nedits: none\n'
 FACTS = {
     "accelerator": "cuda", "toolkit": "cuda", "machine": "x86_64", "python": "3.8", "cuda": "11.1.1", "cudnn": "8.0",
-    "compiler": "nvcc", "host_compiler": "gcc 9", "bazel": "", "options": "--config=v2\n-Wno-x",
+    "compiler": "nvcc", "host_compiler": "gcc 9", "bazel": "", "options": "--config=v2\n-Wno-x\nxla",
     "fork": "",
 }  # fmt: skip
 
@@ -49,6 +49,8 @@ def row(outcome: str = "built", **values: Any) -> ReportedBuild:
         pytest.param({"host_compiler": "clang 9"}, False, id="another compiler"),
         pytest.param({"bazel": "3.7.2"}, True, id="what is not known of the build"),
         pytest.param({"accelerator": "cpu"}, False, id="another accelerator"),
+        pytest.param({"options": ["xla off"]}, False, id="a build without a part of this one"),
+        pytest.param({"options": ["mpi off"]}, True, id="a build without another part"),
         pytest.param({"machine": "aarch64"}, False, id="another machine"),
         pytest.param({"outcome": "fails", "bazel": "3.7.2"}, False, id="a failure by what is not known"),
         pytest.param({"outcome": "fails", "components": {"cuda": "..11.7"}}, True, id="a failure up to a version"),
@@ -170,13 +172,29 @@ def test_a_toolkit_without_a_row_is_no_longer_in_doubt_if_somebody_built_with_it
     assert problem.fixes[0].startswith("add a row to `images.yaml`")
 
 
-@pytest.mark.parametrize(("who", "doubted"), [("NVIDIA", []), ("me", ["python-unsupported"])])
-def test_builds_of_a_fork_are_evidence_for_the_fork_alone(desk: Desk, who: str, doubted: list[str]) -> None:
-    source = f'{{release: "1.15.5", git: "https://github.com/{who}/tensorflow.git", ref: r1.15.5+nv22.06}}'
+@pytest.mark.parametrize(
+    ("git", "doubted"),
+    [
+        ("https://github.com/NVIDIA/tensorflow.git", []),
+        ("https://github.com/nvidia/tensorflow/", []),
+        ("git@github.com:NVIDIA/tensorflow.git", []),
+        ("https://github.com/me/tensorflow", ["python-unsupported"]),
+    ],
+)
+def test_builds_of_a_fork_are_evidence_for_the_fork_alone(desk: Desk, git: str, doubted: list[str]) -> None:
+    source = f'{{release: "1.15.5", git: "{git}", ref: r1.15.5+nv22.06}}'
     base = "nvidia/cuda:11.7.1-cudnn8-devel-ubuntu20.04"
     text = f'schema: 1\ntensorflow: {source}\npython: "3.8"\ncuda: "11.7"\nbase: {base}\n'
     resolution = desk.resolve(f"{text}compute_capabilities: [compute_80]\nallow_untested: true\n")
     assert [problem.code for problem in resolution.untested if problem.field == "python"] == doubted
+
+
+@pytest.mark.parametrize(("xla", "grade"), [("false", "built"), ("true", "tested")])
+def test_a_report_without_xla_says_nothing_about_a_build_with_xla(desk: Desk, xla: str, grade: str) -> None:
+    parts = 'python: "2.7"\ncuda: "10.0"\ncudnn: "7.4.2"\nbazel: {version: "0.20.0"}\n'
+    base = 'base: {image: "me/f29:1", provides: {python: "2.7.15", gcc: "7.3.0", bazel: "0.20.0"}}\n'
+    gcc = 'host_compiler: {name: gcc, version: "7.3.0"}\n'
+    assert desk.resolve(f'schema: 1\ntensorflow: "1.13.1"\n{parts}{base}{gcc}xla: {xla}\n').grade.value == grade
 
 
 def test_a_configuration_without_a_report_is_said_with_the_grade(desk: Desk) -> None:

@@ -105,25 +105,29 @@ def _about_topics(base: KnowledgeBase, words: Sequence[str], tensorflow: str | N
         return [*told, *(line for row in topics.values() for line in topic_lines(base, row, release))]
     elif asked.subjects != asked.names and (asked.gpus or len(asked.systems) < 2):
         rows = []  # two systems are a question about a topic, such as a cross build
-    if asked.systems.keys() >= {*asked.names} and (
-        about := [topic for part, number in asked.parts.items() if (topic := _topic_of(base, part, number))]
-    ):
+    only_systems = not {*asked.names} - asked.systems.keys()  # or nothing but parts
+    about = [topic for part, number in asked.parts.items() if (topic := _topic_of(base, part, number))]
+    if only_systems and about:
         rows = [*rows, *asked.systems.values(), *about]
     # `cuda cudnn` is one topic.
     lines = [line for row in {row.device: row for row in rows}.values() for line in topic_lines(base, row, release)]
-    releases = {
-        f"{part} {number}": releases_with(base, part, number, asked.parts.get("python"))
-        for part, number in asked.parts.items()
-        if rows and _is_listed(base, part, number)
-    }
-    wheels = f"Official wheels{' for Linux' if asked.systems else ''} that go with"
-    fitting = [f"{wheels} {pair}: {releases_words(base, found, pair)}." for pair, found in releases.items() if found]
-    builds = [
-        f"`tfdock releases {pair}` lists the builds for {pair}." for pair, found in releases.items() if not found
-    ]
     wanted = base.release_of(version) if version and rows else None
     refused = _refused(base, asked.parts, wanted) if wanted else []
+    fitting, builds = _fitting(base, asked.parts) if rows else ([], [])
     return [*fitting, *refused, *lines, *builds]
+
+
+def _fitting(base: KnowledgeBase, parts: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return sentences: which releases go with each part, and which commands list builds by others for a part."""
+    fitting, builds = list[str](), list[str]()
+    for part, number in parts.items():
+        pair = f"{part} {number}"
+        # Of Pythons, a topic tells itself which it has.
+        if part != "python" and (found := releases_with(base, part, number)):
+            fitting.append(f"Releases that go with {pair}: {releases_words(base, found, pair)}.")
+        elif any(row.is_for(part, number) for row in base.published_builds):
+            builds.append(f"`tfdock releases {pair}` lists the builds for {pair}.")
+    return fitting, builds
 
 
 def _told_on(asked: Asked) -> list[str]:
@@ -131,12 +135,6 @@ def _told_on(asked: Asked) -> list[str]:
     pairs = [(row, name, system.device) for row in asked.topics.values() for name, system in asked.systems.items()]
     told = (f"{row.device} on {name}: {row.by_system[on]}." for row, name, on in pairs if on in row.by_system)
     return list(dict.fromkeys(told))
-
-
-def _is_listed(base: KnowledgeBase, part: str, version: str) -> bool:
-    """Return whether `releases` lists releases or published builds for a version of a part."""
-    built = any(row.is_for(part, version) for row in base.published_builds)
-    return built or bool(releases_with(base, part, version))
 
 
 def _topic_of(base: KnowledgeBase, part: str, version: str) -> OtherDevice | None:
@@ -375,8 +373,10 @@ def _has_ptx(advice: Advice) -> bool:
 
 def _apart(base: KnowledgeBase, advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
     """Yield why one wheel cannot serve all the GPUs: the compiler that each needs."""
-    families = ((gpu.gpu, base.accelerators[gpu.accelerator].title) for gpu in (one.gpu for one in advice.gpus))
-    for line in advice.apart or [f"{name}: needs a wheel for {family}" for name, family in families]:
+    families = [
+        f"{one.gpu.gpu}: needs a wheel for {base.accelerators[one.gpu.accelerator].title}" for one in advice.gpus
+    ]
+    for line in advice.apart or families:
         yield f"  {style.strong('why:')} {line}", ASIDE
 
 
