@@ -422,11 +422,28 @@ class _Decision:
     def _for_other_python(self, rows: Sequence[ImageRow], python: str) -> ImageRow:
         """Return a row for the profile's own base, with the requirements of a Python that none of its rows has."""
         can_compile = python in self.knowledge.interpreters and python not in self._pythons_of_base()
-        others = (row for row in self.knowledge.images if row.machine == self.question.machine and self._serves(row))
-        row = next((row for row in (*rows, *others) if row.interpreter and can_compile), rows[0])
-        alike = (one for one in self.knowledge.images if one.interpreter == row.interpreter and python in one.pythons)
-        pins = (one.pip for one in alike if applies(self.release, one.releases))
-        return row.model_copy(update={"pip": next(pins, row.pip)})
+        images = [row for row in self.knowledge.images if row.machine == self.question.machine]
+        others = [row for row in images if self._serves(row)] if can_compile else []
+
+        def fitness(row: ImageRow) -> tuple[bool, bool, Version]:
+            # Python 2 has other paths and packages than Python 3, and an old distribution has old packages.
+            majors = {held.partition(".")[0] for held in row.pythons}
+            like, _ = fits.distribution_of(self.knowledge, row.image)
+            glibc = Version(like.holds.get("glibc", "") if like else "")
+            return bool(row.interpreter) is can_compile, python.partition(".")[0] in majors, glibc
+
+        row = max((*rows, *others), key=fitness)
+        alike = [one for one in images if one.interpreter == row.interpreter and python in one.pythons]
+        exact = next((one.pip for one in alike if applies(self.release, one.releases)), None)
+        # The release has no such Python, but perhaps a fork: the first row with this Python has packages for it.
+        first = next((one.pip for one in images if python in one.pythons and one.pip), ())
+        later = {pin.partition("==")[0]: pin for pin in first}
+        pins = exact or tuple(later.get(pin.partition("==")[0], pin) for pin in row.pip)
+        # The base may be newer than the row's distribution, without its old compilers.
+        base, whole = fits.distribution_of(self.knowledge, self.profile.base_image or "")
+        gccs = base.compilers.get("gcc", ()) if base and whole else ()
+        kept = [name for name in row.packages if not gccs or name.removeprefix("g++-") in (name, *gccs)]
+        return row.model_copy(update={"pip": pins, "packages": tuple(kept)})
 
     def _base_name(self, row: ImageRow) -> str:
         """Return the profile's own base image, or the name of an image as far as the components decide it."""

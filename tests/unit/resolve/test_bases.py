@@ -274,3 +274,14 @@ def test_in_a_base_without_the_python_it_is_compiled_and_has_the_numpy_of_this_p
 def test_a_base_with_a_package_for_the_compiler_does_not_lack_it(desk: Desk) -> None:
     gcc = 'host_compiler: {name: gcc, version: "8.3"}\nbase: ubuntu:20.04\n'
     assert desk.resolve(f'schema: 1\ntensorflow: "2.3.0"\npython: "3.7"\naccelerator: cpu\n{gcc}').warnings == ()
+
+
+def test_a_fork_with_a_newer_python_gets_the_path_and_packages_of_this_python(desk: Desk) -> None:
+    source = '{release: "1.15.5", git: "https://github.com/NVIDIA/tensorflow", ref: r1.15.5+nv23.03}'
+    base = "nvidia/cuda:11.7.1-cudnn8-devel-ubuntu20.04"
+    image = desk.resolve(
+        f'schema: 1\ntensorflow: {source}\npython: "3.8"\ncuda: "11.7"\ngpus: [a100]\nbase: {base}\n'
+    ).image
+    assert image.paths["python"] == "/usr/bin/python3"
+    assert "numpy==1.17.4" in image.pip
+    assert not [name for name in image.packages if name.startswith(("g++-4", "python-"))]
