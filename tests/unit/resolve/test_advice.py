@@ -771,7 +771,7 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
         ("macos python 3.13", "wheel of TensorFlow 2.21.0 runs", "an Intel Mac needs 2.16.2 or older"),
         ("macos high sierra", "the official wheel of TensorFlow 1.13.2 runs", "wheels for Intel end at 2.16"),
         ("Is tensorflow 2.15 compatible with python 3.12?", "no official wheel for Python 3.12", "3.9 to 3.11"),
-        ("does tensorflow 1.15 work with cuda 10.2?", "No official wheel goes with cuda 10.2.", "1.15: CUDA 10.0, cuDNN 7.4"),
+        ("does tensorflow 1.15 work with cuda 10.2?", "wheel goes with cuda 10.2.", "1.15: CUDA 10.0, cuDNN 7.4"),
         ("raspberry pi --tensorflow 1.0", "TensorFlow 0.12 to 1.3: ", "lhelontra/tensorflow-on-arm"),
         ("windows --tensorflow 2.5", "wheel of TensorFlow 2.5.3 runs", "2.5: with an NVIDIA GPU, CUDA 11.2"),
     ],
