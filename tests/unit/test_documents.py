@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_document_that_a_command_prints_has_a_type() -> None:
     sources = "".join(file.read_text("utf-8") for file in (ROOT / "tfdock/cli").rglob("*.py"))
-    printed = set(re.findall(r'print_json\(\s*"(tfdock\.[a-z-]+/\d+)"', sources))
+    printed = set(re.findall(r'print_(?:json|result)\(\s*"(tfdock\.[a-z-]+/\d+)"', sources))
     assert printed == {published.schema_id(name) for name in published.PRINTED}
 
 

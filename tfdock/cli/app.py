@@ -243,6 +243,16 @@ def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:
     sys.stdout.flush()  # flush now: an error on a full disk could not be reported while Python exits
 
 
+def print_result(
+    schema: str, document: dict[str, Any], lines: Iterable[str], *, as_json: bool, ok: bool = True
+) -> None:
+    """Print the result of a command on standard output: a document of this schema, or else lines for people."""
+    if as_json:
+        print_json(schema, ok, document)
+    else:
+        console.say(*lines, stream=sys.stdout)
+
+
 # --- time limits and stop requests ----------------------------------------------------------------------------------
 
 

@@ -269,12 +269,9 @@ def outcome_of(results: Sequence[Result]) -> str:
 def show_summary(results: Sequence[Result]) -> None:
     """Print the outcome of each build on standard error, then how many builds had each outcome."""
     style = console.Style(sys.stderr)
-    console.say()
     rows = [(result["status"], console.clean(result["profile"]), _first_code(result)) for result in results]
-    for line in console.table(rows, columns=console.width(sys.stderr)):
-        console.say(line)
     colour = style.bad if any(result["exit_code"] for result in results) else style.good
-    console.say(colour(outcome_of(results)))
+    console.say("", *console.table(rows, columns=console.width(sys.stderr)), colour(outcome_of(results)))
 
 
 def _first_code(result: Result) -> str:

@@ -57,16 +57,17 @@ class Style:
     faint = partialmethod(_paint, "2")  #: Dim text that a reader may skip.
 
 
-def say(text: str = "", *, stream: TextIO | None = None) -> None:
-    """Print a line, by default to standard error. A CI service never takes the line for a command."""
+def say(*texts: str, stream: TextIO | None = None) -> None:
+    """Print lines, by default to standard error. A CI service never takes a line for a command."""
     stream = stream or sys.stderr
-    # Results are for programs, and stay as they are.
-    line = f"{text if stream is sys.stdout else ci_log.here().harmless(text)}\n"
-    if verbosity < 0 and stream is sys.stderr:
-        _held.append(line)
-        return
-    stream.write(line)
-    stream.flush()
+    for text in texts:
+        # Results are for programs, and stay as they are.
+        line = f"{text if stream is sys.stdout else ci_log.here().harmless(text)}\n"
+        if verbosity < 0 and stream is sys.stderr:
+            _held.append(line)
+        else:
+            stream.write(line)
+            stream.flush()
 
 
 def set_verbosity(level: int) -> None:
@@ -86,16 +87,15 @@ def release() -> None:
 def tell(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> None:
     """Print text wrapped to the terminal, by default to standard error; in a pipe it is not wrapped."""
     stream = stream or sys.stderr
-    for line in wrapped(text, width(stream), indent):
-        say(line, stream=stream)
+    say(*wrapped(text, width(stream), indent), stream=stream)
 
 
-def result(text: str, *, indent: str = "  ", strange: bool = False) -> None:
-    """Print a line of the result: unchanged for programs, wrapped for a screen.
+def result(*texts: str, indent: str = "  ", strange: bool = False) -> None:
+    """Print lines of the result: unchanged for programs, wrapped for a screen.
 
     With `strange`, the text is untrusted and is changed so that a CI service does not read it as a command.
     """
-    for line in wrapped(text, width(sys.stdout), indent):
+    for line in (line for text in texts for line in wrapped(text, width(sys.stdout), indent)):
         say(ci_log.here().harmless(line) if strange else line, stream=sys.stdout)
 
 
@@ -194,8 +194,7 @@ def _pieces(word: str, room: int) -> Iterator[str]:
 def show_problems(problems: Iterable[Problem]) -> None:
     """Print problems on standard error: place, message, reason, then fixes. Annotate them for a CI service."""
     problems = list(problems)
-    for line in problem_lines(problems, Style(sys.stderr), width(sys.stderr)):
-        say(line)
+    say(*problem_lines(problems, Style(sys.stderr), width(sys.stderr)))
     if any(problem.severity == "error" for problem in problems):
         release()
     ci_log.here().annotate(problems)

@@ -25,8 +25,7 @@ def shows_cause(diagnosis: Diagnosis | None) -> bool:
 def show(diagnosis: Diagnosis | None, log: str | None) -> None:
     """Print the first cause in a log below the message of a failure. Without a cause, print nothing."""
     if diagnosis is not None and log is not None:
-        for line in lines(diagnosis, Path(log).name, sys.stderr, brief=True):
-            console.say(line)
+        console.say(*lines(diagnosis, Path(log).name, sys.stderr, brief=True))
 
 
 def lines(

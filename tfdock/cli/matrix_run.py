@@ -186,9 +186,8 @@ def _show_outcomes(report: matrix_report.Document) -> None:
     """Print the outcomes of a matrix on standard error, and pass a summary and outputs to the CI service."""
     rows = list(matrix_page.table(report))
     style = console.Style(sys.stderr)
-    console.say()
-    for line in console.table([tuple(map(console.clean, row)) for row in rows], columns=console.width(sys.stderr)):
-        console.say(line)
+    cleaned = [tuple(map(console.clean, row)) for row in rows]
+    console.say("", *console.table(cleaned, columns=console.width(sys.stderr)))
     colour = style.good if report["ok"] else style.bad
     counts, took = matrix_page.counts(report), console.duration(report["seconds"])
     console.say(f"{colour(counts)}  {console.clean(report['matrix'])}, {took}")

@@ -26,7 +26,7 @@ from tfdock.cli.app import (
     installed_wheels,
     is_wheel,
     knowledge_for,
-    print_json,
+    print_result,
     stoppable,
 )
 from tfdock.errors import ProfileError, VerificationFailed, as_document
@@ -133,8 +133,7 @@ def bench(
     CPU times of the fastest calls are compared, so other programs on the machine have little influence.
     """
     if tables and not (python or against or switches or output or as_json):
-        for line in _results(tables, console.Style(sys.stdout)):
-            console.say(line, stream=sys.stdout)
+        console.say(*_results(tables, console.Style(sys.stdout)), stream=sys.stdout)
         return
     if tables or python is None:
         raise typer.BadParameter("name a Python to measure, or give only results, with `--table`")
@@ -171,13 +170,10 @@ def bench(
         cells = [(one.operation, *_cells(one)) for one in report.comparisons]
         write_text(output, bench_page(report, cells), follow=True)
         console.tell(f"wrote {output}")
-    if as_json:
-        print_json("tfdock.bench/1", True, as_document(report))
-        return
-    for line in _lines(report, console.Style(sys.stdout)):
-        console.say(line, stream=sys.stdout)
-    for note in notes:
-        console.result(f"note: {note}")
+    lines = _lines(report, console.Style(sys.stdout))
+    print_result("tfdock.bench/1", as_document(report), lines, as_json=as_json)
+    if not as_json:
+        console.result(*(f"note: {note}" for note in notes))
 
 
 def _operations(suite: str, rows: Sequence[BenchOperation]) -> list[BenchOperation]:
@@ -203,11 +199,7 @@ def _publish(name: str, *, alone: bool, as_json: bool) -> None:
         message = f"{PACKAGE} with {python.program} wrote no scores: it ended with {ending(status)}"
         raise VerificationFailed.of("tensorflow-trial", message, "the last lines of its output, above, say why")
     found = replace(found, python=str(python.program))
-    if as_json:
-        print_json("tfdock.bench/1", True, as_document(found))
-        return
-    for line in _score_lines({found.python: found}):
-        console.say(line, stream=sys.stdout)
+    print_result("tfdock.bench/1", as_document(found), _score_lines({found.python: found}), as_json=as_json)
 
 
 def _score_lines(results: Mapping[str, PublishedScores]) -> Iterator[str]:

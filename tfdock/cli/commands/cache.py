@@ -160,8 +160,7 @@ def _show_toolchain(row: dict[str, Any], style: console.Style) -> None:
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> None:
-    for line in console.table([tuple(map(console.clean, row)) for row in rows]):
-        console.say(line, stream=sys.stdout)
+    console.say(*console.table([tuple(map(console.clean, row)) for row in rows]), stream=sys.stdout)
 
 
 def _ago(moment: str | None) -> str:

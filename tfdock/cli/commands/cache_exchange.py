@@ -20,7 +20,7 @@ from tfdock.cli.app import (
     command,
     parse_reference,
     preparer_for,
-    print_json,
+    print_result,
     stoppable,
 )
 from tfdock.cli.lazy_commands import cache_group
@@ -87,10 +87,8 @@ def push(
             "actions left out: compiled for this machine's CPU only": toolchain.native,
         }
         _show(toolchain, "pushed", toolchain.sent, others)
-    if as_json:
-        print_json("tfdock.cache-push/1", True, {"reference": str(image), "digest": digest, "toolchains": pushed})
-    elif digest:
-        console.say(f"{image}@{digest}", stream=sys.stdout)
+    document = {"reference": str(image), "digest": digest, "toolchains": pushed}
+    print_result("tfdock.cache-push/1", document, [f"{image}@{digest}"] if digest else [], as_json=as_json)
 
 
 @cache_group.command(epilog="Example: `tfdock cache pull ghcr.io/me/project/cache:main`, at the start of a CI job.")
@@ -111,8 +109,7 @@ def pull(
     for toolchain in pulled:
         others = {"actions left out: their outputs are missing": toolchain.incomplete}
         _show(toolchain, "pulled", toolchain.received, others)
-    if as_json:
-        print_json("tfdock.cache-pull/1", True, {"reference": str(image), "toolchains": pulled})
+    print_result("tfdock.cache-pull/1", {"reference": str(image), "toolchains": pulled}, (), as_json=as_json)
 
 
 def _select_toolchains(

@@ -18,7 +18,7 @@ from tfdock.cli.app import (
     app,
     command,
     preparer_for,
-    print_json,
+    print_result,
     profile_names,
     stoppable,
 )
@@ -61,12 +61,9 @@ def fetch(
             _warm(names, preparer, session, listen, locked=locked, as_json=as_json)
         bundle = Bundler(output, preparer, session, listen, locked=locked).make(names)
     _show_bundle(bundle)
-    if as_json:
-        builds = [_fetched_row(build.build_id, build.profile.file) for build in bundle.index.builds]
-        file = {"path": str(bundle.path), "size": bundle.size, "sha256": bundle.sha256}
-        print_json("tfdock.fetch/1", True, {"builds": builds, "bundle": file})
-    else:
-        console.say(str(bundle.path), stream=sys.stdout)
+    builds = [_fetched_row(build.build_id, build.profile.file) for build in bundle.index.builds]
+    file = {"path": str(bundle.path), "size": bundle.size, "sha256": bundle.sha256}
+    print_result("tfdock.fetch/1", {"builds": builds, "bundle": file}, [str(bundle.path)], as_json=as_json)
 
 
 def _warm(
@@ -87,8 +84,7 @@ def _warm(
             codes.append(int(error.exit_code))
             console.show_problems(error.problems)
             results.append(_fetched_row(None, name) | {"status": "failed", "problems": error.problems})
-    if as_json:
-        print_json("tfdock.fetch/1", not codes, {"builds": results, "bundle": None})
+    print_result("tfdock.fetch/1", {"builds": results, "bundle": None}, (), as_json=as_json, ok=not codes)
     raise typer.Exit(combined_exit_code(codes))
 
 

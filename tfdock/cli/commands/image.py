@@ -19,7 +19,7 @@ from tfdock.cli.app import (
     command,
     parse_reference,
     preparer_for,
-    print_json,
+    print_result,
     stoppable,
 )
 from tfdock.cli.lazy_commands import image_group
@@ -78,12 +78,9 @@ def pack(
         size = until_stopped(lambda: image_pack.pack(shipped, selection.stream, output, stop.check), stop)
     console.say(f"{console.Style(sys.stderr).good('packed')}  {output}  {console.size(size)}")
     _show_tags(shipped)
-    if as_json:
-        file = {"path": str(output), "size": size}
-        print_json("tfdock.image-pack/1", True, {"file": file, "images": _image_rows(shipped)})
-    else:
-        for content, tags in shipped.named:
-            console.say(f"{content.digest}  {tags[0]}", stream=sys.stdout)
+    document = {"file": {"path": str(output), "size": size}, "images": _image_rows(shipped)}
+    lines = (f"{content.digest}  {tags[0]}" for content, tags in shipped.named)
+    print_result("tfdock.image-pack/1", document, lines, as_json=as_json)
 
 
 @image_group.command(
@@ -121,17 +118,10 @@ def push(
     sent, there = console.size(pushed.sent), console.size(pushed.there)
     console.say(f"{console.Style(sys.stderr).good('pushed')}  {where}: {sent} sent, {there} there before")
     _show_tags(shipped)
-    if as_json:
-        document = {
-            "repository": str(where),
-            "images": _image_rows(shipped),
-            "sent": pushed.sent,
-            "there": pushed.there,
-        }
-        print_json("tfdock.image-push/1", True, document)
-    else:
-        for content, tags in shipped.named:
-            console.say(f"{where}:{tags[0]}@{content.digest}", stream=sys.stdout)
+    images = _image_rows(shipped)
+    document = {"repository": str(where), "images": images, "sent": pushed.sent, "there": pushed.there}
+    lines = (f"{where}:{tags[0]}@{content.digest}" for content, tags in shipped.named)
+    print_result("tfdock.image-push/1", document, lines, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

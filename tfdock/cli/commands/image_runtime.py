@@ -17,7 +17,7 @@ from tfdock.cli.app import (
     knowledge_for,
     local_engine,
     preparer_for,
-    print_json,
+    print_result,
     stoppable,
 )
 from tfdock.cli.build_progress import shown_progress
@@ -112,10 +112,8 @@ def runtime(
 
     image, program = _make_image(settings, name, wish, allow_untested=allow_untested)
     _show(image, program, sets)
-    if as_json:
-        print_json("tfdock.image-runtime/1", True, {"image": image})
-    else:
-        console.say(_pushed_name(image.pushed) if image.pushed else image.name, stream=sys.stdout)
+    line = _pushed_name(image.pushed) if image.pushed else image.name
+    print_result("tfdock.image-runtime/1", {"image": image}, [line], as_json=as_json)
 
 
 def _make_image(

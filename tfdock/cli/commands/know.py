@@ -44,25 +44,20 @@ from tfdock.resolve.resolve import resolve_text
 from tfdock.types import Version
 
 
-def _print(lines: Iterable[str]) -> None:
-    for line in lines:
-        console.result(line)
-
-
 def _print_list(lines: Iterable[str]) -> None:
     """Print a list. If it is longer than the terminal, use PAGER, as git does."""
     text = [part for line in lines for part in console.wrapped(line, console.width(sys.stdout))]
     fits = not sys.stdout.isatty() or len(text) < shutil.get_terminal_size().lines
     pager = os.environ.get("PAGER", "less" if shutil.which("less") else "")
     if fits or pager in ("", "cat") or os.environ.get("TERM") == "dumb":
-        _print(text)
+        console.result(*text)
         return
     environment = {"LESS": "FRX", **os.environ}  # as in git: show colours, and keep a short text on the screen
     with subprocess.Popen(pager, shell=True, stdin=subprocess.PIPE, env=environment) as process:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pager handles Ctrl-C
         process.communicate("".join(f"{line}\n" for line in text).encode(sys.stdout.encoding, "backslashreplace"))
     if process.returncode == 127:  # the shell has already reported the missing program
-        _print(text)
+        console.result(*text)
 
 
 # --- gpus ---------------------------------------------------------------------------------------------------------
@@ -99,8 +94,7 @@ def gpus(
         print_json("tfdock.gpus/1", True, {"gpus": documents})
     elif exact or len(rows) == 1:
         for index, gpu in enumerate(rows):
-            _print([""] if index else [])
-            _print(_gpu_lines(base, gpu, own[gpu.gpu]))
+            console.result(*([""] if index else []), *_gpu_lines(base, gpu, own[gpu.gpu]))
     else:
         _print_list(_gpu_list(base, rows, facts))
 
@@ -236,7 +230,7 @@ def releases(
     text = " ".join(words or [])
     release = text if text[-1:].isdecimal() else None
     if not as_json and text and (topic := other_device(base, f"tensorflow-{release}" if release else text)):
-        _print(topic_lines(base, topic, release))
+        console.result(*topic_lines(base, topic, release))
         return
     match words := text.split():
         case []:
@@ -253,9 +247,9 @@ def releases(
         document = {"releases": [row.model_dump(mode="json") for row in rows], "sources": base.sources("releases")}
         print_json("tfdock.releases/1", True, document)
     elif len(words) == 1:
-        _print(_release_lines(base, rows[0]))
+        console.result(*_release_lines(base, rows[0]))
     else:
-        _print([*_release_list(base, rows, early), *floors])
+        console.result(*_release_list(base, rows, early), *floors)
 
 
 def _made_with(

@@ -18,7 +18,7 @@ from tfdock.cli.app import (
     app,
     command,
     preparer_for,
-    print_json,
+    print_result,
     profile_names,
     stoppable,
 )
@@ -63,8 +63,7 @@ def lock(
                 continue
             if not as_json:
                 console.say(results[-1]["file"], stream=sys.stdout)
-    if as_json:
-        print_json("tfdock.lock/1", not codes, {"locks": results})
+    print_result("tfdock.lock/1", {"locks": results}, (), as_json=as_json, ok=not codes)
     raise typer.Exit(combined_exit_code(codes))
 
 
@@ -103,8 +102,7 @@ def _show(written: WrittenLock) -> None:
     style = console.Style(sys.stderr)
     console.say(f"{style.good('locked')}  {written.lock.build_id}")
     counts = Counter(pin.kind for pin in written.lock.pins)
-    for line in console.table([(kind, str(count)) for kind, count in counts.items()]):
-        console.say(line)
+    console.say(*console.table([(kind, str(count)) for kind, count in counts.items()]))
     if written.differences:
         console.say(f"  {style.warn('moved')} since the last lock:")
         for difference in written.differences:

@@ -25,6 +25,7 @@ from tfdock.cli.app import (
     command,
     preparer_for,
     print_json,
+    print_result,
     profile_names,
 )
 from tfdock.documents.schemas import NAMES, schema_of
@@ -84,8 +85,7 @@ def plan(
         lines: Iterable[str] = (*_plan_lines(prepared, why=why), "", *costs)
     else:
         lines = _short_lines(prepared, expected)
-    for line in lines:
-        console.result(line, strange=True)
+    console.result(*lines, strange=True)
 
 
 def _short_lines(prepared: PreparedBuild, expected: PhaseEstimate | None) -> Iterator[str]:
@@ -202,10 +202,8 @@ def render(
     preparer = preparer_for(settings, allow_untested=allow_untested, wish=wish)
     prepared = preparer.prepare(profile_names([profile] if profile else [], wish)[0])
     files = write(prepared.plan.context, prepared.tree, output)
-    if as_json:
-        print_json("tfdock.render/1", True, {"build_id": prepared.plan.build_id, "files": files})
-        return
-    console.say(str(output / "Dockerfile"), stream=sys.stdout)
+    document = {"build_id": prepared.plan.build_id, "files": files}
+    print_result("tfdock.render/1", document, [str(output / "Dockerfile")], as_json=as_json)
 
 
 @app.command(

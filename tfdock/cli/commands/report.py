@@ -17,7 +17,7 @@ from tfdock.cli.app import (
     AsJson,
     app,
     command,
-    print_json,
+    print_result,
 )
 from tfdock.cli.pages.build_page import build_page
 from tfdock.cli.summary_text import tables
@@ -100,12 +100,8 @@ def report(
     # A record may be damaged or untrusted: any field may be missing or have another type.
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise _unreadable(path) from error
-    if as_json:
-        shown = {key: value for key, value in document.items() if key not in ("schema", "verification")}
-        print_json("tfdock.report/1", True, {"record": str(path), **shown})
-    else:
-        for line in lines:
-            console.say(line, stream=sys.stdout)
+    shown = {key: value for key, value in document.items() if key not in ("schema", "verification")}
+    print_result("tfdock.report/1", {"record": str(path), **shown}, lines, as_json=as_json)
     if output:  # Write the page after the text, so that a failure loses no output.
         write_text(output, page, follow=True)
         console.say(f"page  {output}")

@@ -48,8 +48,8 @@ def status(settings: Settings, as_json: AsJson = False) -> None:
         if run.state != "running"
     ]
     waiting = sum(run.state == "waiting" for run in runs)
-    for line in console.table([tuple(map(console.clean, row)) for row in rows[: waiting + _SHOWN]], indent=""):
-        console.say(line, stream=sys.stdout)
+    shown = [tuple(map(console.clean, row)) for row in rows[: waiting + _SHOWN]]
+    console.say(*console.table(shown, indent=""), stream=sys.stdout)
     if living:
         console.tell("`tfdock logs -f RUN` follows a run; `kill PROCESS` stops it and keeps the cache")
     elif not rows:

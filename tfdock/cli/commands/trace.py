@@ -144,8 +144,7 @@ def trace(
     if as_json:
         print_json("tfdock.trace/1", found.status == 0, as_document(found))
     else:
-        for line in _lines(found, tracer.xprof):
-            console.result(line)
+        console.result(*_lines(found, tracer.xprof))
     if show:
         tracer.show(found, partial(stoppable, kept=_KEPT), lambda address: console.tell(f"{address}  Ctrl-C ends it"))
     # As in a shell: if a signal ended the script, the status is 128 plus the number of the signal.

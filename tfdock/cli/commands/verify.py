@@ -194,8 +194,7 @@ def _show(document: dict[str, Any], verification: Verification, *, as_json: bool
         document = dict(document)
         print_json("tfdock.verify/1", document.pop("ok"), document)
     else:
-        for line in _lines(verification):
-            console.say(line, stream=sys.stdout)
+        console.say(*_lines(verification), stream=sys.stdout)
         if names := document["told_by_wheel"]:
             console.tell(f"note: the results of {names[0]} to {names[-1]} come from the wheel's own code")
         if verification.unsearched:

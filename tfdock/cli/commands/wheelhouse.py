@@ -15,7 +15,7 @@ import typer
 
 from tfdock.bazel.cache.cache_pruning import read_age, read_size
 from tfdock.cli import console
-from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
+from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json, print_result
 from tfdock.errors import Problem, ProfileError, as_document
 from tfdock.host.files import file_error
 from tfdock.host.settings import Settings
@@ -62,12 +62,9 @@ def list_(settings: Settings, as_json: AsJson = False) -> None:
         wheels = list_wheels(house, lambda: knowledge_for(settings).accelerators)
         warnings = unreadable_records(house)
     console.show_problems(warnings)
-    if as_json:
-        document = {"wheelhouse": str(house.root), "size": sum(wheel.size for wheel in wheels), "problems": warnings}
-        print_json("tfdock.wheelhouse-list/1", True, document | {"wheels": [_wheel_json(wheel) for wheel in wheels]})
-        return
-    for line in _listing(house.root, wheels):
-        console.say(line, stream=sys.stdout)
+    document = {"wheelhouse": str(house.root), "size": sum(wheel.size for wheel in wheels), "problems": warnings}
+    document |= {"wheels": [_wheel_json(wheel) for wheel in wheels]}
+    print_result("tfdock.wheelhouse-list/1", document, _listing(house.root, wheels), as_json=as_json)
 
 
 _LATEST = 253_402_300_799  #: The last second of year 9999, Python's latest date. The time of a file may be later.
