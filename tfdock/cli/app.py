@@ -70,6 +70,11 @@ def _existing(text: str) -> Path:
     return path
 
 
+def _option(kind: Any, name: str, metavar: str, help_: str, parser: Callable[[str], Path] | None = None) -> Any:
+    """Return the type of a parameter that is an option, and is None without the option."""
+    return Annotated[kind | None, typer.Option(name, metavar=metavar, help=help_, parser=parser)]
+
+
 MatrixFile = Annotated[
     Path | None,
     typer.Option("--matrix", help="Build the cells of this matrix instead of profiles.", metavar="FILE"),
@@ -91,86 +96,29 @@ Report = Annotated[
     ),
 ]
 
+_REGISTRY = "A registry repository with wheel images, such as ghcr.io/me/wheels. Repeatable."
+_ALLOW_PATH = "Allow profiles to use files in this folder, outside their project. Repeatable."
+_ALLOW_ENDPOINT = "Allow profiles to use this remote cache, executor, registry or git server. Repeatable."
 #: Setting -> the command-line option that sets it.
 SETTINGS = {
-    "registries": Annotated[
-        list[str] | None,
-        typer.Option(
-            "--registry",
-            help="A registry repository with wheel images, such as ghcr.io/me/wheels. Repeatable.",
-            metavar="REPOSITORY",
-        ),
-    ],
-    "wheelhouse": Annotated[
-        Path | None,
-        typer.Option(
-            "--wheelhouse",
-            help="The folder of finished wheels. The default is ./wheelhouse.",
-            metavar="DIR",
-            parser=_folder,
-        ),
-    ],
-    "cache_dir": Annotated[
-        Path | None,
-        typer.Option("--cache-dir", help="The folder of Bazel's caches.", metavar="DIR", parser=_folder),
-    ],
-    "knowledge": Annotated[
-        list[Path] | None,
-        typer.Option("--knowledge", help="Also read knowledge tables from this folder.", metavar="DIR"),
-    ],
-    "allow_paths": Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--allow-path",
-            help="Allow profiles to use files in this folder, outside their project. Repeatable.",
-            metavar="DIR",
-            parser=_existing,
-        ),
-    ],
-    "allow_endpoints": Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-endpoint",
-            help="Allow profiles to use this remote cache, executor, registry or git server. Repeatable.",
-            metavar="URL",
-        ),
-    ],
+    "registries": _option(list[str], "--registry", "REPOSITORY", _REGISTRY),
+    "wheelhouse": _option(
+        Path, "--wheelhouse", "DIR", "The folder of finished wheels. The default is ./wheelhouse.", _folder
+    ),
+    "cache_dir": _option(Path, "--cache-dir", "DIR", "The folder of Bazel's caches.", _folder),
+    "knowledge": _option(list[Path], "--knowledge", "DIR", "Also read knowledge tables from this folder."),
+    "allow_paths": _option(list[Path], "--allow-path", "DIR", _ALLOW_PATH, _existing),
+    "allow_endpoints": _option(list[str], "--allow-endpoint", "URL", _ALLOW_ENDPOINT),
 }
+_GPU = "Build for this GPU: a name, a compute capability, `cpu` or `local`. Repeatable. Needs no profile."
+_SET = "Set a field of the profile, such as `resources.memory=16GiB`. Repeatable."
 #: The command-line options that make a wish: a wish changes or replaces a profile.
 WISHES = {
-    "gpu": Annotated[
-        list[str] | None,
-        typer.Option(
-            "--gpu",
-            help="Build for this GPU: a name, a compute capability, `cpu` or `local`. Repeatable. Needs no profile.",
-            metavar="GPU",
-        ),
-    ],
-    "tensorflow": Annotated[
-        str | None,
-        typer.Option(
-            "--tensorflow",
-            help="Build this release.",
-            metavar="VERSION",
-        ),
-    ],
-    "python": Annotated[
-        str | None,
-        typer.Option(
-            "--python",
-            help="Build for this Python.",
-            metavar="VERSION",
-        ),
-    ],
-    "cuda": Annotated[str | None, typer.Option("--cuda", help="Build with this CUDA.", metavar="VERSION")],
-    "sets": Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Set a field of the profile, such as `resources.memory=16GiB`. Repeatable.",
-            metavar="FIELD=VALUE",
-        ),
-    ],
+    "gpu": _option(list[str], "--gpu", "GPU", _GPU),
+    "tensorflow": _option(str, "--tensorflow", "VERSION", "Build this release."),
+    "python": _option(str, "--python", "VERSION", "Build for this Python."),
+    "cuda": _option(str, "--cuda", "VERSION", "Build with this CUDA."),
+    "sets": _option(list[str], "--set", "FIELD=VALUE", _SET),
 }
 
 

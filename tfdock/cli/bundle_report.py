@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from tfdock.cli import console
-from tfdock.cli.app import preparer_for, print_json
+from tfdock.cli.app import preparer_for, print_result
 from tfdock.errors import as_document
 from tfdock.host.files import write_bytes
 from tfdock.host.settings import Settings
@@ -60,12 +60,9 @@ def write_bundle(
             console.tell(line)
     # Follow a link only if the user chose the name: in a shared folder, another user may have made the link.
     write_bytes(path, packed.data, mode=0o600, follow=output is not None)
-    if as_json:
-        files = [{"name": name, "size": len(data)} for name, data in packed.files.items()]
-        document = {"bundle": str(path), "files": files, "removed": packed.removed, "notes": packed.notes}
-        print_json("tfdock.report/1", True, document)
-    else:
-        console.say(str(path), stream=sys.stdout)
+    files = [{"name": name, "size": len(data)} for name, data in packed.files.items()]
+    document = {"bundle": str(path), "files": files, "removed": packed.removed, "notes": packed.notes}
+    print_result("tfdock.report/1", document, [str(path)], as_json=as_json)
 
 
 def _is_same(output: Path, file: Path) -> bool:

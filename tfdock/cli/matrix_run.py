@@ -49,22 +49,15 @@ class CellSelection:
     missing: bool = False
     report: Path | None = None
 
-    def begin(self) -> None:
-        """Make the folder of the report. An error here must come before hours of work."""
-        if self.report is not None:
-            make_folder(self.report)
-
     def cells(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
         """Return the selected cells. With `missing`, each cell also says where its wheel is."""
         cells = self.planned(settings, preparer, check)
         return locate_wheels(cells, settings, check) if self.missing else cells
 
-    def here(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
-        """Return the selected cells, each with its state in the wheelhouse. No registry is queried."""
-        return locate_wheels(self.cells(settings, preparer, check), settings, check, repositories=())
-
     def planned(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
         """Plan the cells whose build ids match `only`; print warnings about the matrix and the patterns."""
+        if self.report is not None:
+            make_folder(self.report)  # an error here must come before hours of work
         records = Wheelhouse(settings.wheelhouse.absolute()).records()
         cells = planned_matrix.cells(self.file, preparer, records, check=check)
         idle = (

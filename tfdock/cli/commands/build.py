@@ -30,7 +30,7 @@ from tfdock.cli.app import (
     command,
     limit_from_now,
     preparer_for,
-    print_json,
+    print_result,
     profile_names,
     stoppable,
 )
@@ -153,20 +153,20 @@ def build(
 ) -> None:
     """A wheel in the wheelhouse or in a registry is not built again."""
     _check_source(profiles, wish, bundle, matrix, locked=locked)
-    _check_detached(detach=detach, as_json=as_json)
+    if detach and as_json:
+        raise typer.BadParameter("`--detach` prints no JSON: use `tfdock status --json`")
     check_matrix_options(matrix, only=only, missing=missing, report=report)
     if keep_output:
         settings = replace(settings, keep_output="failed")
     preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust, wish=wish)
     session_with = partial(session_for, settings, preparer.knowledge, limit=time_limit, pulls=not no_pull)
+    building_with = partial(Building, at_once=at_once, force=force)
     note: Callable[[Result], None] | None = None
     if matrix:
         # A plain build must not load the modules of matrices.
         from tfdock.cli.matrix_run import CellSelection, build_matrix, cells_to_do, finish_matrix
 
         choice = CellSelection(file=matrix, only=only or (), missing=missing, report=report)
-        # Report an unwritable report folder before hours of work.
-        choice.begin()
         with stoppable() as stop:
             cells = choice.cells(settings, preparer, stop.check)
             todo = cells_to_do(cells, settings, "build")
@@ -174,15 +174,12 @@ def build(
             note = _detach(session_with(Stop()), [cells.prepared(cell) for cell in todo], force=force)
         with notified(at_end) as ended, stoppable() as stop:
             with shown_progress() as progress:
-                session = session_with(stop)
-                building = Building(session=session, progress=progress, at_once=at_once, force=force, note=note)
+                building = building_with(session=session_with(stop), progress=progress, note=note)
                 done, outcome = build_matrix(cells, todo, building)
             ended += done
             # Also after Ctrl-C: the report has the outcome of each cell until then.
             raise typer.Exit(finish_matrix(outcome, choice, lambda more: _print_results(done, more, as_json=as_json)))
-    names = profiles or []
-    if not bundle:
-        names = profile_names(profiles, wish)
+    names = (profiles or []) if bundle else profile_names(profiles, wish)
     planner = _planner(settings, preparer, locked=locked)
     inputs: dict[str, BundledInputs] = {}
     if bundle:
@@ -198,10 +195,7 @@ def build(
     # Print inside the handler's scope: a signal after the last build must not cut off the output.
     with notified(at_end) as ended, stoppable() as stop:
         with shown_progress() as progress:
-            session = session_with(stop)
-            building = Building(
-                session=session, progress=progress, at_once=at_once, force=force, inputs=inputs, note=note
-            )
+            building = building_with(session=session_with(stop), progress=progress, inputs=inputs, note=note)
             results += building.all(prepared)
         ended += results
         results.sort(key=lambda result: order[result["profile"]])
@@ -293,13 +287,11 @@ def _wanted(
 def _print_results(results: list[Result], more: Mapping[str, Any], *, as_json: bool) -> int:
     """Print the wheels' paths, or the document with `more` in it; return the exit code."""
     code = combined_exit_code(part["exit_code"] for part in (*results, *more.values()))
-    if as_json:
-        print_json("tfdock.build/1", code == 0, {"builds": [_result_json(result) for result in results], **more})
-        return code
-    for result in results:
-        for wheel in result["wheels"]:
-            # A program reads the path; a person pastes the command.
-            console.say(wheel["install" if sys.stdout.isatty() else "path"], stream=sys.stdout)
+    document = {"builds": [_result_json(result) for result in results], **more}
+    # A program reads the path; a person pastes the command.
+    key = "install" if sys.stdout.isatty() else "path"
+    lines = (wheel[key] for result in results for wheel in result["wheels"])
+    print_result("tfdock.build/1", document, lines, as_json=as_json, ok=code == 0)
     return code
 
 
@@ -323,11 +315,6 @@ def _check_source(
         )
     if bundle and locked:
         raise typer.BadParameter("a bundle contains its locks: remove `--locked`")
-
-
-def _check_detached(*, detach: bool, as_json: bool) -> None:
-    if detach and as_json:
-        raise typer.BadParameter("`--detach` prints no JSON: use `tfdock status --json`")
 
 
 def _plan_bundle(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,10 +70,11 @@ def pack(
     as_json: AsJson = False,
 ) -> None:
     """The file is an OCI image layout. The same wheels always give the same bytes."""
-    asked = RequestedImages(names=tuple(names), together=_tag(together), moving=not no_moving_tags)
+    tag, moving = _tag(together), not no_moving_tags
     # Check before wheels of gigabytes are read, so that a name in use is refused at once.
     image_pack.check_pack_target(output)
-    with _select(settings, asked, "nothing was written", allow_untested=allow_untested) as (selection, shipped, stop):
+    selected = _select(settings, names, tag, "nothing was written", moving=moving, allow_untested=allow_untested)
+    with selected as (selection, shipped, stop):
         size = until_stopped(lambda: image_pack.pack(shipped, selection.stream, output, stop.check), stop)
     console.say(f"{console.Style(sys.stderr).good('packed')}  {output}  {console.size(size)}")
     _show_tags(shipped)
@@ -106,12 +106,9 @@ def push(
 ) -> None:
     """Only data that the registry lacks is sent. Needs `docker login`."""
     builds, where = _split_names(names, settings.registries)
-    asked = RequestedImages(names=builds, together=_tag(together), moving=not no_moving_tags)
-    with _select(settings, asked, "finished uploads stay in the registry", allow_untested=allow_untested) as (
-        selection,
-        shipped,
-        stop,
-    ):
+    tag, moving, kept = _tag(together), not no_moving_tags, "finished uploads stay in the registry"
+    selected = _select(settings, builds, tag, kept, moving=moving, allow_untested=allow_untested)
+    with selected as (selection, shipped, stop):
         repository = Repository(where.registry, where.repository)
         sending = Push(repository, selection.stream, console.say, stop.check)
         pushed = until_stopped(lambda: sending.push(shipped), stop)
@@ -124,36 +121,24 @@ def push(
     print_result("tfdock.image-push/1", document, lines, as_json=as_json)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedImages:
-    """The builds that become images, and the names of the images."""
-
-    names: tuple[str, ...]
-    together: str | None
-    moving: bool
-
-
 @contextmanager
 def _select(
-    settings: Settings, asked: RequestedImages, kept: str, *, allow_untested: bool
+    settings: Settings, names: Sequence[str], together: str | None, kept: str, *, moving: bool, allow_untested: bool
 ) -> Iterator[tuple[WheelSelection, Shipment, Stop]]:
     """Yield the selected builds with their wheels held open, the images made of them, and the stop requests."""
     house = House(settings.wheelhouse.absolute())
+
+    def plan(name: str) -> BuildPlan:
+        # Here, because wheels and build ids need no knowledge base.
+        return preparer_for(settings, allow_untested=allow_untested).prepare(name).plan
+
     try:
-        with (
-            stoppable(kept) as stop,
-            # Keep the file open: if the wheel is replaced meanwhile, the hashed content is still used.
-            WheelSelection(house, _planner(settings, allow_untested=allow_untested), stop.check) as selection,
-        ):
-            builds = until_stopped(lambda: selection.builds(asked.names), stop)
-            yield selection, shipment(builds, together=asked.together, moving=asked.moving), stop
+        # Keep the file open: if the wheel is replaced meanwhile, the hashed content is still used.
+        with stoppable(kept) as stop, WheelSelection(house, plan, stop.check) as selection:
+            builds = until_stopped(lambda: selection.builds(names), stop)
+            yield selection, shipment(builds, together=together, moving=moving), stop
     except OSError as error:
         raise file_error(error, {"the wheelhouse": house.root, "the current folder": Path.cwd()}) from error
-
-
-def _planner(settings: Settings, *, allow_untested: bool) -> Callable[[str], BuildPlan]:
-    """Return a function that plans a profile. Each call reads the knowledge base."""
-    return lambda name: preparer_for(settings, allow_untested=allow_untested).prepare(name).plan
 
 
 def _show_tags(shipped: Shipment) -> None:
@@ -169,17 +154,14 @@ def _image_rows(shipped: Shipment) -> list[dict[str, Any]]:
     rows = []
     for content, tags in shipped.named:
         images = members(content)
+        wheels = [wheel for image in images for wheel in image.wheels]
         rows.append(
             {
                 "digest": content.digest,
                 "tags": list(tags),
                 "platforms": [str(image.platform) for image in images],
                 "builds": [build.build_id for image in images for build in image.builds],
-                "wheels": [
-                    {"file": wheel.file, "sha256": wheel.sha256, "size": wheel.size}
-                    for image in images
-                    for wheel in image.wheels
-                ],
+                "wheels": [{"file": wheel.file, "sha256": wheel.sha256, "size": wheel.size} for wheel in wheels],
             }
         )
     return rows
@@ -193,11 +175,8 @@ def _split_names(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple
     *builds, last = names
     if _is_repository(last):
         if not builds:
-            message, fix = (
-                f"`{last}` is a repository, and no build is given",
-                "name a profile or a wheel before the repository",
-            )
-            raise ProfileError.of("image-nothing-named", message, fix)
+            message = f"`{last}` is a repository, and no build is given"
+            raise ProfileError.of("image-nothing-named", message, "name a profile or a wheel before the repository")
         return tuple(builds), _repository(last)
     if not registries:
         raise ProfileError.of(

@@ -22,9 +22,10 @@ from tfdock.cli.app import (
     app,
     check_matrix_options,
     command,
+    is_wheel,
     parse_reference,
     preparer_for,
-    print_json,
+    print_result,
     stoppable,
 )
 from tfdock.cli.matrix_run import CellSelection, as_build, cells_to_do, finish_matrix, report_of
@@ -35,6 +36,7 @@ from tfdock.host.supervise import Stop, until_stopped
 from tfdock.images.image_pull import ImagePull, PulledImage
 from tfdock.images.image_tags import is_promise
 from tfdock.images.lookup import ImageLookup, StoredImage, find_image, local_platform, native_refusal
+from tfdock.matrix.matrix_status import locate_wheels
 from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.wish import Wish
@@ -96,9 +98,8 @@ def pull(
     items = [finder.item(name) for name in names or ()]  # report a misspelt name before long work
     with stoppable("completed downloads are kept") as stop:
         if matrix:
-            code = _pull_matrix(
-                finder, CellSelection(file=matrix, only=only or (), report=report), stop, as_json=as_json
-            )
+            choice = CellSelection(file=matrix, only=only or (), report=report)
+            code = _pull_matrix(finder, choice, stop, as_json=as_json)
         else:
             results = [_result(finder, item, stop) for item in items]
             code = _print_results(results, {}, as_json=as_json)
@@ -108,12 +109,9 @@ def pull(
 def _print_results(results: list[dict[str, Any]], more: Mapping[str, Any], *, as_json: bool) -> int:
     """Print the wheels' paths, or the document with `more` in it; return the exit code."""
     code = combined_exit_code(result["exit_code"] for result in (*results, *more.values()))
-    if as_json:
-        pulls = [{name: value for name, value in result.items() if name != "exit_code"} for result in results]
-        print_json("tfdock.pull/1", code == 0, {"pulls": pulls, **more})
-    else:
-        for wheel in (wheel for result in results for build in result["builds"] for wheel in build["wheels"]):
-            console.say(wheel["path"], stream=sys.stdout)
+    pulls = [{name: value for name, value in result.items() if name != "exit_code"} for result in results]
+    paths = (wheel["path"] for result in results for build in result["builds"] for wheel in build["wheels"])
+    print_result("tfdock.pull/1", {"pulls": pulls, **more}, paths, as_json=as_json, ok=code == 0)
     return code
 
 
@@ -159,7 +157,10 @@ class _ImageFinder:
 
     def item(self, name: str) -> _PullItem:
         """Return the item to pull for the name of an image, a build id or a profile. Raise ProfileError."""
-        _check_no_wheel(name)
+        if is_wheel(name):
+            message = f"`{console.clean(name)}` is a wheel, not a profile or an image"
+            fix = ("install it with pip", "name an image, a profile or a build id to pull")
+            raise ProfileError.of("reference-malformed", message, fix)
         if _is_image(name):
             asked = parse_reference(name, _REFERENCE_FIX)
             image = self.settings.mirrored(asked if asked.tag or asked.digest else asked.tagged("latest"))
@@ -263,13 +264,6 @@ def _is_image(name: str) -> bool:
     return "/" in name or ":" in name or "@" in name
 
 
-def _check_no_wheel(name: str) -> None:
-    if name.endswith(".whl"):
-        message = f"`{console.clean(name)}` is a wheel, not a profile or an image"
-        fix = ("install it with pip", "name an image, a profile or a build id to pull")
-        raise ProfileError.of("reference-malformed", message, fix)
-
-
 # --- pulling --------------------------------------------------------------------------------------------------------
 
 
@@ -278,24 +272,23 @@ def _result(finder: _ImageFinder, item: _PullItem, stop: Stop) -> dict[str, Any]
     try:
         stop.check()
         builds = _pull_item(finder.settings, item, stop)
-        result = {"name": item.name, "problems": [], "builds": builds, "exit_code": 0}
+        return {"name": item.name, "problems": [], "builds": builds, "exit_code": 0}
     except TfdockError as error:
-        problems = list(error.problems)
+        code, problems = int(error.exit_code), list(error.problems)
         if isinstance(error, _NotInRegistries) and not item.required:
-            problems = [replace(problem, severity="warning") for problem in problems]
-            console.show_problems(problems)
-            return {"name": item.name, "problems": problems, "builds": [], "exit_code": 0}
-        result = {"name": item.name, "problems": problems, "builds": [], "exit_code": int(error.exit_code)}
-        console.say(f"{console.Style(sys.stderr).bad('not pulled')}  {item.name}")
+            code, problems = 0, [replace(problem, severity="warning") for problem in problems]
+        else:
+            console.say(f"{console.Style(sys.stderr).bad('not pulled')}  {item.name}")
         console.show_problems(problems)
-    return result
+        return {"name": item.name, "problems": problems, "builds": [], "exit_code": code}
 
 
 def _pull_matrix(finder: _ImageFinder, choice: CellSelection, stop: Stop, *, as_json: bool) -> int:
     """Pull the cells of a matrix whose wheels are not here; return the exit code."""
-    choice.begin()
     started, settings = time.monotonic(), finder.settings
-    cells = choice.here(settings, preparer_for(settings, allow_untested=finder.allow_untested), stop.check)
+    preparer = preparer_for(settings, allow_untested=finder.allow_untested)
+    # No registry is queried: each wheel that is not here is pulled.
+    cells = locate_wheels(choice.planned(settings, preparer, stop.check), settings, stop.check, repositories=())
     todo = cells_to_do(cells, settings, "pull")
     results = [_result(finder, finder.cell(cells, cell), stop) for cell in todo]
     report = report_of(cells, list(map(as_build, results)), settings, started, "tfdock pull")
@@ -313,20 +306,14 @@ def _pull_item(settings: Settings, item: _PullItem, stop: Stop) -> list[dict[str
             reading.total = sum(wheel.size for build in image.builds for wheel in build.wheels)
             return image, pulling.pull_all(image)
 
-        image, builds = until_stopped(find_and_pull, stop, _Waiting(item.name, reading))
+        waits = False
+
+        def waiting(silent: float) -> None:
+            """Print once that a registry does not answer, before the first byte arrives."""
+            nonlocal waits
+            if silent > _SILENT and not (waits or reading.total):
+                waits = True
+                console.say(f"waiting for an answer about {item.name}")
+
+        image, builds = until_stopped(find_and_pull, stop, waiting)
     return [show_pulled(image, build, gpus) for build in builds]
-
-
-@dataclass
-class _Waiting:
-    """Print once that a registry does not answer, before the first byte arrives."""
-
-    name: str
-    reading: console.ReadProgress
-    reported: bool = False
-
-    def __call__(self, silent: float) -> None:
-        """Report the seconds without an answer."""
-        if silent > _SILENT and not (self.reported or self.reading.total):
-            self.reported = True
-            console.say(f"waiting for an answer about {self.name}")
