@@ -9,6 +9,7 @@ import time
 import unicodedata
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partialmethod
 from typing import TextIO
 
@@ -20,6 +21,7 @@ _PLAIN_WIDTH = 80  #: Columns of a line if the width of the terminal is unknown.
 #: Columns of a line in a pipe: no line is wrapped. `grep` needs whole lines, and a CI log wraps the lines itself.
 _ENDLESS = 1 << 30
 _LEAST_WIDTH = 20  #: The least columns to wrap to. In a narrower terminal, each line would have one word.
+_LAST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 # The gap before a word, then the word. A code span in backticks is one word, so text to type is not broken.
 _WORD = re.compile(r"(\s*)((?:`[^`\n]*`|\S)+)")
@@ -242,6 +244,12 @@ def ago(moment: float) -> str:
     """Return the day of a time, which is in seconds since 1970, for people: `today`, `3 days ago`."""
     days = (time.time() - moment) / 86400
     return "today" if days < 1 else f"{days:.0f} day{'s' if days >= 1.5 else ''} ago"
+
+
+def moment(seconds: float) -> str:
+    """Return a time, which is in seconds since 1970, for a document: `2026-01-31T09:30:00+00:00`."""
+    # Files may have any time. A time after the last possible date counts as this date.
+    return datetime.fromtimestamp(max(0.0, min(seconds, _LAST)), UTC).isoformat(timespec="seconds")
 
 
 def size(count: int) -> str:

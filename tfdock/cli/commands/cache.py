@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,8 +27,6 @@ from tfdock.host.files import held
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import folder_size
 from tfdock.run.journal import living_runs
-
-_LAST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 
 Toolchain = Annotated[
     str | None,
@@ -80,7 +78,7 @@ def _toolchain(listing: Listing) -> dict[str, Any]:
         "size": listing.size,
         "actions": len(listing.actions),
         "blobs": len(listing.blobs),
-        "used": _moment(listing.used),
+        "used": None if listing.used is None else console.moment(listing.used),
         "builds": [],
     }
 
@@ -92,7 +90,7 @@ def _outputs(settings: Settings, cache: CacheFolder) -> list[dict[str, Any]]:
         {
             "run": output.run,
             "size": output.size,
-            "changed": _moment(output.changed),
+            "changed": console.moment(output.changed),
             "in_use": output.run in alive or _is_held(cache.output_lock(output.run)),
         }
         for output in outputs
@@ -111,13 +109,6 @@ def _is_held(lock: Path) -> bool:
         return True
     except OSError:  # a cache that is not writable cannot be in use by a build
         return False
-
-
-def _moment(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    # Files may have any time. A time after the last possible date counts as this date.
-    return datetime.fromtimestamp(max(0.0, min(seconds, _LAST)), UTC).isoformat(timespec="seconds")
 
 
 def _show(document: dict[str, Any]) -> None:

@@ -89,19 +89,19 @@ def check(
         fixable = fix and any(problem.ways for problem in result.problems)
         results.append(_fix(preparer, result, again, yes=yes, asking=asking) if fixable else result)
     # A refused profile needs no engine and may be untrusted, so no program of this machine is called.
-    facts = quick_facts() if any(result.build_id for result in results) else None
+    facts = quick_facts() if any(result.resolution for result in results) else None
     engine = engine_findings(facts, settings) if facts else []
-    results = [replace(result, engine=engine) if result.build_id else result for result in results]
+    results = [replace(result, engine=engine) if result.resolution else result for result in results]
     if online:
         results = _ask_online(results, preparer, settings)
     codes = [result.exit_code for result in results]
-    for result in () if as_json else results:
-        _show(result)
-    # Print it once: the problem does not concern a single profile.
-    if not as_json:
-        console.show_problems(_lacking(engine))
     if as_json:
         print_json("tfdock.check/1", not any(codes), {"profiles": [result.document for result in results]})
+    else:
+        for result in results:
+            _show(result)
+        # Print it once: the problem does not concern a single profile.
+        console.show_problems(_lacking(engine))
     raise typer.Exit(combined_exit_code(codes))
 
 
@@ -117,10 +117,7 @@ class _CheckResult:
     file: str
     path: str | None = None
     exit_code: int = 0
-    build_id: str | None = None
     problems: Sequence[Problem] = ()
-    untested: Sequence[Problem] = ()
-    warnings: Sequence[Problem] = ()
     machine: Sequence[PreflightCheck] = ()
     engine: Sequence[PreflightCheck] = ()
     online: Sequence[Availability] = ()
@@ -133,19 +130,21 @@ class _CheckResult:
     @property
     def document(self) -> dict[str, object]:
         """The row of `tfdock.check/1`."""
+        resolution = self.resolution
         skipped = [check for check in self.machine if check.status == "skipped"]
+        warnings = [*(resolution.warnings if resolution else ()), *_lacking((*self.machine, *self.engine))]
         return {
             "file": self.file,
             "ok": not self.exit_code,
-            "build_id": self.build_id,
-            "evidence": self.resolution.grade if self.resolution else None,
+            "build_id": resolution.build_id if resolution else None,
+            "evidence": resolution.grade if resolution else None,
             "problems": self.problems,
-            "untested": self.untested,
-            "warnings": [*self.warnings, *_lacking((*self.machine, *self.engine))],
+            "untested": resolution.untested if resolution else (),
+            "warnings": warnings,
             "skipped": [{"rule": check.name, "reason": check.found} for check in skipped],
             "online": self.online,
             "estimate": self.expected and self.expected.document,
-            "unverified": self.resolution.unverified if self.resolution else (),
+            "unverified": resolution.unverified if resolution else (),
             "notes": self.notes,
             "fixed": self.fixed,
         }
@@ -180,9 +179,6 @@ def _check_profile(
     return _CheckResult(
         file=name,
         path=wanted.written.file,
-        build_id=wanted.resolution.build_id,
-        untested=wanted.resolution.untested,
-        warnings=wanted.resolution.warnings,
         machine=machine,
         resolution=wanted.resolution,
         notes=notes_of(preparer, wanted.written, wanted.resolution),
@@ -301,18 +297,18 @@ def _ask_online(results: Sequence[_CheckResult], preparer: Preparer, settings: S
 
 def _show(result: _CheckResult) -> None:
     """Print the build id on standard output, and problems on standard error."""
-    if result.resolution is None:
+    resolution = result.resolution
+    if resolution is None:
         console.show_problems(result.problems[result.told :])
         return
-    style, unverified = console.Style(sys.stdout), result.resolution.unverified
+    style, unverified = console.Style(sys.stdout), resolution.unverified
     # With `--online`, a valid profile may still need downloads that no longer exist.
     told = [style.bad("not ok") if result.exit_code else style.good("ok")]
     told += [f"about {console.rough_duration(result.expected.total)}"] if result.expected else []
     told += ["image unverified"] if unverified else []
-    console.result(f"{result.file}: {', '.join(told)}: {result.build_id}")
-    console.result(f"  {result.resolution.grade.value}: {result.resolution.grade.reason}")
-    for doubt in unverified:
-        console.result(f"  unverified: {doubt}")
+    console.result(f"{result.file}: {', '.join(told)}: {resolution.build_id}")
+    console.result(f"  {resolution.grade.value}: {resolution.grade.reason}")
+    console.result(*(f"  unverified: {doubt}" for doubt in unverified))
     for note in result.notes:
         console.tell(f"note: {note}")
     for row in result.online:
@@ -321,9 +317,8 @@ def _show(result: _CheckResult) -> None:
             f"  {row.status:<11}  {row.kind:<7}  {row.name}  {'' if row.exit_code else row.found}".rstrip()
         )
     console.show_problems(result.problems)
-    console.show_problems(
-        _with_given_name(problem, result) for problem in (*map(_as_warning, result.untested), *result.warnings)
-    )
+    warnings = (*map(_as_warning, resolution.untested), *resolution.warnings)
+    console.show_problems(_with_given_name(problem, result) for problem in warnings)
     console.show_problems(_lacking(result.machine))
 
 

@@ -98,8 +98,6 @@ def _document(base: KnowledgeBase, inspection: Inspection, gpus: Sequence[Reques
     wheel = as_document(inspection.wheel)
     record = {"ok": wheel.pop("record_ok"), "problems": wheel.pop("record_problems")}
     tag_problem = wheel.pop("tag_problem") or None
-    own = own_libraries(base, inspection.libraries)
-    names = {library.path for library in own}
     facts = facts_of_wheel(base, inspection)
     answers = [
         gpu_json(serve(base, request.gpu, facts, request.host), library_verdicts(base, request.gpu, inspection))
@@ -107,9 +105,9 @@ def _document(base: KnowledgeBase, inspection: Inspection, gpus: Sequence[Reques
     ]
     return {
         **wheel,
-        "gpu_code": code_json(merged(library.loadable for library in own)),
+        "gpu_code": code_json(merged(library.loadable for library in own_libraries(base, inspection.libraries))),
         "unread": inspection.unread,
-        "libraries": [{"own": library.path in names, **library_json(library)} for library in inspection.libraries],
+        "libraries": libraries_json(base, inspection),
         "build_info": inspection.build_info,
         "record": record,
         "tag_problem": tag_problem,
@@ -152,8 +150,13 @@ def code_json(code: GpuCode) -> dict[str, Any]:
 _CODE_KEYS = {"loadable": "gpu_code", "relocatable": "relocatable_code", "embedded": "embedded_code"}
 
 
-def library_json(library: Library) -> dict[str, Any]:
-    """Return a library for a JSON document."""
+def libraries_json(base: KnowledgeBase, inspection: Inspection) -> list[dict[str, Any]]:
+    """Return the libraries of a wheel for a JSON document."""
+    own = {library.path for library in own_libraries(base, inspection.libraries)}
+    return [{"own": library.path in own, **_library_json(library)} for library in inspection.libraries]
+
+
+def _library_json(library: Library) -> dict[str, Any]:
     facts = {field.name: getattr(library, field.name) for field in fields(library) if field.name != "versions"}
     return {
         _CODE_KEYS.get(name, name): code_json(fact) if isinstance(fact, GpuCode) else None if fact == "" else fact
@@ -195,21 +198,15 @@ def _lines(base: KnowledgeBase, inspection: Inspection) -> Iterator[tuple[str, s
     yield from _code(code, style)
     facts = facts_of_wheel(base, inspection)
     if facts.choices:
-        yield (
-            f"  {style.warn('note:')} the wheel has libraries for {', '.join(facts.choices)}, and loads only one set",
-            " " * 8,
-        )
+        yield _note(f"the wheel has libraries for {', '.join(facts.choices)}, and loads only one set", style)
     if facts.unsearched:
-        yield f"  {style.warn('note:')} {console.clean(unsearched_limit(facts.unsearched))}", " " * 8
+        yield _note(console.clean(unsearched_limit(facts.unsearched)), style)
     apart = merged(library.embedded for library in own if library.embedded)
     if apart.images:
         held = ", ".join((*apart.sass, *apart.ptx, *apart.amdgpu))
         count = sum(container.count for container in apart.containers)
-        yield (
-            f"  {style.warn('note:')} the constants of the libraries contain {count} more containers of GPU code, "
-            f"as is usual for MLIR's kernels: {held}",
-            " " * 8,
-        )
+        more = f"the constants of the libraries contain {count} more containers of GPU code"
+        yield _note(f"{more}, as is usual for MLIR's kernels: {held}", style)
     covered = coverage(base, facts)
     if covered:
         yield "", ""
@@ -222,6 +219,10 @@ def _lines(base: KnowledgeBase, inspection: Inspection) -> Iterator[tuple[str, s
         names = {library.path for library in own}
         rows = [_library_row(library, own=library.path in names) for library in listed]
         yield from _table([tuple(map(style.strong, ("library", "size", "GPU code"))), *rows])
+
+
+def _note(text: str, style: console.Style) -> tuple[str, str]:
+    return f"  {style.warn('note:')} {text}", " " * 8
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
@@ -244,14 +245,10 @@ def _facts(base: KnowledgeBase, inspection: Inspection, style: console.Style) ->
         yield "tags", style.warn(console.clean(wheel.tag_problem))
     if inspection.build_info:
         yield "build", ", ".join(f"{key} {_plain(value)}" for key, value in sorted(inspection.build_info.items()))
-    newest = {
-        name: _newest(getattr(library, name) for library in inspection.libraries) for name in ("glibc", "libstdcxx")
-    }
-    titles = (("glibc", "glibc"), ("libstdcxx", "GLIBCXX"))
-    yield (
-        "needs",
-        ", ".join(f"{title} {newest[name]}" for name, title in titles if newest[name]) or "neither glibc nor GLIBCXX",
-    )
+    glibc = _newest(library.glibc for library in inspection.libraries)
+    libstdcxx = _newest(library.libstdcxx for library in inspection.libraries)
+    needed = [f"{title} {version}" for title, version in (("glibc", glibc), ("GLIBCXX", libstdcxx)) if version]
+    yield "needs", ", ".join(needed) or "neither glibc nor GLIBCXX"
     fact = _manylinux(base, inspection)
     yield "fits", fact["fits"] or console.clean(fact["reason"])
     for tag, obstacles in fact.get("obstacles", {}).items():
@@ -300,10 +297,7 @@ def _code(code: GpuCode, style: console.Style) -> Iterator[tuple[str, str]]:
         if code.ptx and not held.ptx and not held.stub:
             count = f"{held.count} containers" if held.count > 1 else "1 container"
             have = ", ".join(held.sass) or "nothing known"
-            yield (
-                f"  {style.warn('note:')} {count} ({console.size(held.size)}) without PTX, with {have} only",
-                " " * 8,
-            )
+            yield _note(f"{count} ({console.size(held.size)}) without PTX, with {have} only", style)
 
 
 def _library_row(library: Library, *, own: bool) -> tuple[str, str, str]:

@@ -110,21 +110,19 @@ def _gpu_list(base: KnowledgeBase, gpus: Sequence[Gpu], facts: dict[tuple[str, s
         notes = [toolkit_words(base, target), release_words(base, target), *([f"driver {driver}"] if driver else [])]
         yield f"{style.strong(heading)}: {'; '.join(notes)}"
         rows = [gpu for gpu in gpus if (gpu.accelerator, gpu.target) == key]
-        yield from console.table(
-            [(gpu.gpu, _memory(gpu), ", ".join(gpu.names) or _box_name(base, gpu)) for gpu in rows]
-        )
+        yield from console.table([(gpu.gpu, _memory(gpu), _names(base, gpu)) for gpu in rows])
 
 
-def _box_name(base: KnowledgeBase, gpu: Gpu) -> str:
-    """Return the marketing name; empty if tfdock uses the same name."""
-    name = title(base, gpu)
+def _names(base: KnowledgeBase, gpu: Gpu) -> str:
+    """Return the driver's names, or else the marketing name; empty if tfdock uses the same name."""
+    name = ", ".join(gpu.names) or title(base, gpu)
     return "" if name == gpu.gpu else name
 
 
 def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[str]:
     style = console.Style(sys.stdout)
     accelerator = base.accelerators[gpu.accelerator]
-    yield f"{style.strong(gpu.gpu)}  {', '.join(gpu.names) or _box_name(base, gpu)}".rstrip()
+    yield f"{style.strong(gpu.gpu)}  {_names(base, gpu)}".rstrip()
     rows = [
         ("capability" if accelerator.capabilities else "target", _target(facts)),
         ("architecture", facts.architecture or ""),
@@ -145,12 +143,8 @@ def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[st
         elsewhere = gpu.machine is not None or facts.embedded
         yield ""
         yield style.strong(f"releases that can target {facts.written}, and the {accelerator.title} to use with each")
-        yield from console.table(
-            [
-                (release.release, _range(release.toolkits), _notes(release, elsewhere=elsewhere))
-                for release in facts.releases
-            ]
-        )
+        lines = [(row.release, _range(row.toolkits), _notes(row, elsewhere=elsewhere)) for row in facts.releases]
+        yield from console.table(lines)
 
 
 def _range(versions: Sequence[str]) -> str:

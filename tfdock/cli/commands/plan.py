@@ -9,7 +9,7 @@ import difflib
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -67,24 +67,16 @@ def plan(
     prepared = preparer.prepare(profile_names([" ".join(profile)] if profile else [], wish)[0])
     resolution = prepared.plan.resolution
     notes = notes_of(preparer, prepared.written, resolution)
-    expected = expectation(
-        resolution,
-        prepared.plan.resources,
-        preparer.machine,
-        Wheelhouse(settings.wheelhouse).records(),
-        preparer.knowledge,
-    )
+    records = Wheelhouse(settings.wheelhouse).records()
+    expected = expectation(resolution, prepared.plan.resources, preparer.machine, records, preparer.knowledge)
     if as_json:
         more = {"estimate": expected and expected.document, "unverified": resolution.unverified, "notes": notes}
         print_json("tfdock.plan/1", True, plan_json(prepared.plan) | more)
         return
     for note in notes:
         console.tell(f"note: {note}")
-    if why or commands:
-        costs = console.table(_cost_rows(prepared.plan, expected))
-        lines: Iterable[str] = (*_plan_lines(prepared, why=why), "", *costs)
-    else:
-        lines = _short_lines(prepared, expected)
+    long = why or commands
+    lines = _plan_lines(prepared, expected, why=why) if long else _short_lines(prepared, expected)
     console.result(*lines, strange=True)
 
 
@@ -115,21 +107,16 @@ def _short_lines(prepared: PreparedBuild, expected: PhaseEstimate | None) -> Ite
     yield style.faint("`--commands` shows every command, `--why` shows why each value was chosen")
 
 
-def _plan_lines(prepared: PreparedBuild, *, why: bool) -> Iterator[str]:
-    """Yield the values, the environment and the commands of a plan. Commands are not wrapped: users paste them."""
+def _plan_lines(prepared: PreparedBuild, expected: PhaseEstimate | None, *, why: bool) -> Iterator[str]:
+    """Yield the values, environment, commands and cost of a plan. Commands are not wrapped: users paste them."""
     style = console.Style(sys.stdout)
     plan, resolution = prepared.plan, prepared.plan.resolution
     yield f"{style.strong(plan.build_id)}  {style.faint(plan.fingerprint[:12])}"
     yield ""
-    rows = [
-        (choice.field, choice.value, style.faint(f"{choice.reason} ({choice.source})"))
-        if why
-        else (choice.field, choice.value)
-        for choice in resolution.choices
-    ]
     reasons = "; ".join(plan.trust.reasons) or "an unchanged release on a known base image"
-    rows.append(("trust domain", plan.trust.name, style.faint(reasons)) if why else ("trust domain", plan.trust.name))
-    yield from console.table(rows)
+    rows = [(choice.field, choice.value, f"{choice.reason} ({choice.source})") for choice in resolution.choices]
+    rows.append(("trust domain", plan.trust.name, reasons))
+    yield from console.table([(*row, style.faint(reason)) if why else row for *row, reason in rows])
     yield ""
     yield style.strong("environment of ./configure and Bazel")
     yield from console.table(sorted(plan.environment.items()))
@@ -141,6 +128,8 @@ def _plan_lines(prepared: PreparedBuild, *, why: bool) -> Iterator[str]:
     for problem in resolution.untested:
         yield ""
         yield f"{style.warn('untested')}  {problem.message}"
+    yield ""
+    yield from console.table(_cost_rows(plan, expected))
 
 
 def _cost_rows(plan: BuildPlan, expected: PhaseEstimate | None) -> list[tuple[str, str]]:

@@ -24,13 +24,13 @@ from tfdock.cli.app import (
     stoppable,
 )
 from tfdock.cli.build_progress import shown_progress
-from tfdock.cli.commands.inspect import Wheel, library_json
+from tfdock.cli.commands.inspect import Wheel, libraries_json
 from tfdock.cli.diagnosis_text import show
 from tfdock.diagnose.diagnose_logs import diagnose_run_log
 from tfdock.errors import EngineError, ExitCode, WheelRefused, combined_exit_code
 from tfdock.gpu.compatibility import coverage
 from tfdock.gpu.gpu_facts import facts_of_wheel
-from tfdock.gpu.opened_libraries import own_libraries, unsearched_limit
+from tfdock.gpu.opened_libraries import unsearched_limit
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.prepare import ResolvedProfile
@@ -156,10 +156,7 @@ def _document(
     inspection: Inspection | None,
     verification: Verification,
 ) -> dict[str, Any]:
-    """Return the JSON document."""
-    problems = verification.impossible.problems if verification.impossible else ()
     return {
-        "ok": verification.ok and not problems,
         "wheel": wheel.name,
         "sha256": inspection.wheel.sha256 if inspection else None,
         "profile": profile,
@@ -167,7 +164,7 @@ def _document(
         "checks": verification.checks,
         "told_by_wheel": answered_by_wheel(verification.checks),
         "runtime": verification.runtime,
-        "problems": problems,
+        "problems": verification.impossible.problems if verification.impossible else (),
         **(_facts(base, inspection) if inspection else {}),
         "unsearched": verification.unsearched,
         "gpu_code": verification.document["gpu_code"] if inspection else None,
@@ -175,24 +172,17 @@ def _document(
 
 
 def _facts(base: KnowledgeBase, inspection: Inspection) -> dict[str, Any]:
-    wheel = inspection.wheel
-    own = {library.path for library in own_libraries(base, inspection.libraries)}
+    names = ("name", "version", "python_tag", "abi_tag", "platform_tag", "size")
     return {
-        "name": wheel.name,
-        "version": wheel.version,
-        "python_tag": wheel.python_tag,
-        "abi_tag": wheel.abi_tag,
-        "platform_tag": wheel.platform_tag,
-        "size": wheel.size,
+        **{name: getattr(inspection.wheel, name) for name in names},
         "coverage": coverage(base, facts_of_wheel(base, inspection)),
-        "libraries": [{"own": library.path in own, **library_json(library)} for library in inspection.libraries],
+        "libraries": libraries_json(base, inspection),
     }
 
 
 def _show(document: dict[str, Any], verification: Verification, *, as_json: bool) -> None:
     if as_json:
-        document = dict(document)
-        print_json("tfdock.verify/1", document.pop("ok"), document)
+        print_json("tfdock.verify/1", verification.ok and not document["problems"], document)
     else:
         console.say(*_lines(verification), stream=sys.stdout)
         if names := document["told_by_wheel"]:
@@ -213,9 +203,8 @@ def _lines(verification: Verification) -> Iterator[str]:
     rows, above = [], ""
     for check in verification.checks:
         shown = _found_text(check)
-        rows.append(
-            (check.name, paint[check.status](check.status), "as above" if shown and shown == above else shown)
-        )
+        found = "as above" if shown and shown == above else shown
+        rows.append((check.name, paint[check.status](check.status), found))
         above = shown
     yield from console.table([tuple(map(style.strong, ("check", "status", "found"))), *rows])
 

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,9 +66,6 @@ def list_(settings: Settings, as_json: AsJson = False) -> None:
     print_result("tfdock.wheelhouse-list/1", document, _listing(house.root, wheels), as_json=as_json)
 
 
-_LATEST = 253_402_300_799  #: The last second of year 9999, Python's latest date. The time of a file may be later.
-
-
 def _wheel_json(wheel: StoredWheel) -> dict[str, Any]:
     return {
         "file": wheel.path.name,
@@ -79,7 +75,7 @@ def _wheel_json(wheel: StoredWheel) -> dict[str, Any]:
         "version": wheel.version,
         "tags": wheel.tags,
         **as_document(wheel.claims),
-        "finished": datetime.fromtimestamp(min(wheel.finished, _LATEST), UTC).isoformat(timespec="seconds"),
+        "finished": console.moment(wheel.finished),
         "origin": _origin(wheel),
         "pulled_from": wheel.pulled_from,
         "build_id": wheel.build_id,

@@ -10,7 +10,7 @@ from typing import Any
 
 from tfdock.bazel.trace_profile import TraceProfile
 from tfdock.cli import console, summary_text
-from tfdock.cli.pages.html_page import render_page
+from tfdock.cli.pages.html_page import bar_row, render_page
 from tfdock.cli.pages.timeline import Bar, colours, shares, timeline
 
 _SOURCES = {"disk": "from the disk cache", "remote": "from the remote cache", "cache": "from a cache"}
@@ -72,8 +72,4 @@ def _rows(rows: Iterable[tuple[str, float]]) -> list[dict[str, object]]:
     named = list(rows)
     # Phases may have taken no time at all.
     longest = max((seconds for _, seconds in named), default=0) or 1
-    return [
-        # A bar below half a percent would not be seen.
-        {"name": name, "took": console.duration(seconds), "share": round(max(100 * seconds / longest, 0.5), 2)}
-        for name, seconds in named
-    ]
+    return [bar_row(name, console.duration(seconds), 100 * seconds / longest) for name, seconds in named]

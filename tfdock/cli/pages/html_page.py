@@ -19,6 +19,11 @@ _PAGES = Path(__file__).parent
 _CODE = re.compile(r"`([^`\n]+)`")
 
 
+def bar_row(name: str, took: str, percent: float) -> dict[str, object]:
+    """Return a row with a bar, which is at least half a percent long: a shorter bar would not be seen."""
+    return {"name": name, "took": took, "share": round(max(percent, 0.5), 2)}
+
+
 def render_page(template: str, values: Mapping[str, object]) -> str:
     """Fill a template of this folder with `values`. All text is escaped. The same values give the same text."""
     css = (_PAGES / "page.css").read_text("utf-8")

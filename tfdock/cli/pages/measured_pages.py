@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from tfdock.bench.comparison import BenchReport
 from tfdock.cli import console
-from tfdock.cli.pages.html_page import render_page
+from tfdock.cli.pages.html_page import bar_row, render_page
 from tfdock.trace.tracing import TraceReport
 
 _ROWS = 30  #: The most rows of a table. The timeline shows all operations.
@@ -34,7 +34,7 @@ def trace_page(report: TraceReport, lead: str) -> str:
             },
             "lead": lead,
             "causes": report.causes,
-            "step": [_bar(name, f"{100 * share:.0f} %", share) for name, share in parts.items() if share],
+            "step": [bar_row(name, f"{100 * share:.0f} %", 100 * share) for name, share in parts.items() if share],
             "operations": _bars(
                 (f"{one.type}  {one.node or 'called by Python'} {one.inputs}".strip(), one.seconds, one.calls)
                 for one in facts.operations
@@ -51,15 +51,11 @@ def trace_page(report: TraceReport, lead: str) -> str:
     )
 
 
-def _bar(name: str, took: str, share: float) -> dict[str, object]:
-    return {"name": name, "took": took, "share": round(max(100 * share, 0.5), 2)}
-
-
 def _bars(rows: Iterable[tuple[str, float, int]]) -> list[dict[str, object]]:
     """Return the first rows, longest first: name, milliseconds and calls, and the share of the longest."""
     found = list(rows)[:_ROWS]
     longest = max((seconds for _, seconds, _ in found), default=0) or 1
-    return [_bar(name, f"{1000 * took:.1f} ms, {calls}×", took / longest) for name, took, calls in found]
+    return [bar_row(name, f"{1000 * took:.1f} ms, {calls}×", 100 * (took / longest)) for name, took, calls in found]
 
 
 def bench_page(report: BenchReport, cells: Sequence[Sequence[str]]) -> str:
