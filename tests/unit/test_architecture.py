@@ -400,7 +400,7 @@ OPENED = {
     "an environment whose interpreter the user runs": {
         "installed/environment.py", "installed/loader_search.py", "installed/packages.py",
     },
-    "wheels that were checked a moment ago": {"builder/build.py", "cli/pull_text.py"},
+    "wheels that were checked a moment ago": {"builder/build.py", "cli/commands/pull.py"},
     "in a folder that this user alone can write to": {
         "bazel/cache/cache_folder.py", "bazel/cache/cache_pull.py", "bazel/cache/domain_cache.py",
         "bazel/cache/exchange.py", "bazel/remote/relay.py", "bazel/remote/remote_session.py",

@@ -86,10 +86,9 @@ def release() -> None:
     sys.stderr.flush()
 
 
-def tell(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> None:
-    """Print text wrapped to the terminal, by default to standard error; in a pipe it is not wrapped."""
-    stream = stream or sys.stderr
-    say(*wrapped(text, width(stream), indent), stream=stream)
+def tell(text: str, *, indent: str = "  ") -> None:
+    """Print text on standard error, wrapped to the terminal; in a pipe it is not wrapped."""
+    say(*wrapped(text, width(sys.stderr), indent))
 
 
 def result(*texts: str, indent: str = "  ", strange: bool = False) -> None:

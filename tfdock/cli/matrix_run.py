@@ -86,8 +86,7 @@ def warn_registry(cells: Cells, settings: Settings) -> None:
             "matrix-registry-not-allowed",
             f"wheels are not looked up in the matrix's registry {own}: your settings do not name it",
             f"if you trust this registry, add it: `--registry {own}`, `TFDOCK_REGISTRIES={own}`, or `registries: "
-            f"[{own}]` "
-            "in the configuration file",
+            f"[{own}]` in the configuration file",
             why="everybody who may push to this registry could replace your wheels",
             severity="warning",
             field="ci.registry",

@@ -83,12 +83,7 @@ def gpus(
     rows = exact or search(base, words or [])
     if not rows:
         raise ProfileError(unknown_gpu(base, " ".join(words or [])))
-    accelerators = base.accelerators
-    facts = {
-        key: target_facts(base, accelerators[key[0]], key[1])
-        for key in dict.fromkeys((gpu.accelerator, gpu.target) for gpu in rows)
-    }
-    own = {gpu.gpu: target_facts(base, accelerators[gpu.accelerator], gpu.target, gpu.gpu) for gpu in rows}
+    own = {gpu.gpu: target_facts(base, base.accelerators[gpu.accelerator], gpu.target, gpu.gpu) for gpu in rows}
     if as_json:
         documents = [{**gpu.model_dump(mode="json"), **asdict(own[gpu.gpu])} for gpu in rows]
         print_json("tfdock.gpus/1", True, {"gpus": documents})
@@ -96,13 +91,14 @@ def gpus(
         for index, gpu in enumerate(rows):
             console.result(*([""] if index else []), *_gpu_lines(base, gpu, own[gpu.gpu]))
     else:
-        _print_list(_gpu_list(base, rows, facts))
+        _print_list(_gpu_list(base, rows))
 
 
-def _gpu_list(base: KnowledgeBase, gpus: Sequence[Gpu], facts: dict[tuple[str, str], TargetFacts]) -> Iterator[str]:
+def _gpu_list(base: KnowledgeBase, gpus: Sequence[Gpu]) -> Iterator[str]:
     """Yield the GPUs by target, each group below what it shares: compilers, releases and driver."""
     style = console.Style(sys.stdout)
-    for index, (key, target) in enumerate(facts.items()):
+    for index, key in enumerate(dict.fromkeys((gpu.accelerator, gpu.target) for gpu in gpus)):
+        target = target_facts(base, base.accelerators[key[0]], key[1])
         if index:
             yield ""
         heading = f"{_target(target)}{f', {target.architecture}' if target.architecture else ''}"

@@ -146,9 +146,8 @@ def _print_cells(cells: Cells, wanted: Format, shards: int | None) -> None:
         case "gitlab":
             console.say(gitlab_line(planned), stream=sys.stdout)
         case "table":
-            for line in table_lines(cells, planned, sharded=shards is not None):
-                # A reason may be any text, and a job's log shows both streams.
-                console.result(line, strange=True)
+            # A reason may be any text, and a job's log shows both streams.
+            console.result(*table_lines(cells, planned, sharded=shards is not None), strange=True)
     if not cells.wanted:
         console.say(f"{console.clean(cells.file)}: nothing to build")
 

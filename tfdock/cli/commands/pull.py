@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -23,14 +23,18 @@ from tfdock.cli.app import (
     check_matrix_options,
     command,
     is_wheel,
+    knowledge_for,
     parse_reference,
     preparer_for,
     print_result,
     stoppable,
 )
+from tfdock.cli.gpu_text import answer, gpu_json, reasons, requested_gpus
 from tfdock.cli.matrix_run import CellSelection, as_build, cells_to_do, finish_matrix, report_of
-from tfdock.cli.pull_text import LocalGpus, show_pulled
 from tfdock.errors import NetworkError, Problem, ProfileError, TfdockError, combined_exit_code
+from tfdock.gpu.compatibility import serve
+from tfdock.gpu.gpu_facts import XLA_TRACE, facts_of_wheel
+from tfdock.host import hardware
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop, until_stopped
 from tfdock.images.image_pull import ImagePull, PulledImage
@@ -41,6 +45,9 @@ from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.wish import Wish
 from tfdock.types import ImageRef
+from tfdock.wheel.inspection import Inspection, inspect_wheel
+from tfdock.wheel.wheel import WheelFacts
+from tfdock.wheel.wheel_file import install_command
 from tfdock.wheelhouse.store import Wheelhouse as House
 
 _SILENT = 5.0  #: Seconds without an answer before a message is printed.
@@ -142,8 +149,7 @@ class _NotInRegistries(NetworkError):
     """All registries have answered and none has the image, or no registry can have it."""
 
 
-# --- what the names mean
-# ----------------------------------------------------------------------------------------------
+# --- what the names mean --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +302,7 @@ def _pull_matrix(finder: _ImageFinder, choice: CellSelection, stop: Stop, *, as_
 
 
 def _pull_item(settings: Settings, item: _PullItem, stop: Stop) -> list[dict[str, Any]]:
-    gpus = LocalGpus(settings)
+    gpus = _LocalGpus(settings)
     house = House(settings.wheelhouse.absolute())
     with console.ReadProgress(sys.stderr, item.name, "received") as reading:
         pulling = ImagePull(house, stop.check, console.say, reading, gpus.reader)
@@ -316,4 +322,75 @@ def _pull_item(settings: Settings, item: _PullItem, stop: Stop) -> list[dict[str
                 console.say(f"waiting for an answer about {item.name}")
 
         image, builds = until_stopped(find_and_pull, stop, waiting)
-    return [show_pulled(image, build, gpus) for build in builds]
+    return [_show_pulled(image, build, gpus) for build in builds]
+
+
+# --- printing -------------------------------------------------------------------------------------------------------
+
+
+class _LocalGpus:
+    """Inspect pulled wheels if this machine has a GPU, keep the inspections, and print how its GPUs run them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._here = bool(hardware.local_gpus())
+        self._inspections: dict[str, Inspection] = {}
+
+    @property
+    def reader(self) -> Callable[[BinaryIO, str], WheelFacts] | None:
+        """A function that reads a wheel by its name and may raise WheelError. None on a machine without a GPU."""
+        return self._read if self._here else None
+
+    def _read(self, file: BinaryIO, name: str) -> WheelFacts:
+        inspection = self._inspections[name] = inspect_wheel(file, name, traces=[XLA_TRACE.encode()])
+        return inspection.wheel
+
+    def show(self, wheel: Path) -> Iterator[dict[str, Any]]:
+        """Print how each GPU of this machine runs a wheel; yield the rows of the JSON document."""
+        if not self._here:
+            return
+        base = knowledge_for(self._settings)
+        if wheel.name not in self._inspections:  # the wheel was already on this machine
+            with wheel.open("rb") as file:
+                self._read(file, wheel.name)
+        try:
+            requests = requested_gpus(base, ["local"])
+        # The knowledge base has no row for this GPU, so nothing is printed.
+        except ProfileError:
+            return
+        style, facts = console.Style(sys.stderr), facts_of_wheel(base, self._inspections[wheel.name])
+        for request in requests:
+            service = serve(base, request.gpu, facts, request.host)
+            console.tell(f"  {answer(base, service, style, wheel='the wheel')}", indent=" " * 4)
+            for line, indent in reasons(service, style):
+                console.tell(f"  {line}", indent=f"  {indent}")
+            yield gpu_json(service)
+
+
+def _show_pulled(image: StoredImage, pulled: PulledImage, gpus: _LocalGpus) -> dict[str, Any]:
+    """Print a pulled build, and return its row of the JSON document."""
+    style = console.Style(sys.stderr)
+    source = f", {console.size(pulled.kept)} of it by an earlier pull" if pulled.kept else ""
+    console.say(f"{style.good(pulled.status)}  {pulled.build.build_id} from {pulled.origin}{source}")
+    serving: list[dict[str, Any]] = []
+    wheels = []
+    for path, wheel in zip(pulled.wheels, pulled.build.wheels, strict=True):
+        console.say(f"  wheel    {path}  {console.size(wheel.size)}")
+        serving += gpus.show(path)
+        install = install_command(path)
+        console.say(f"  install  {install}")
+        wheels.append({"path": str(path), "sha256": wheel.sha256, "size": wheel.size, "install": install})
+    console.say(f"  record   {pulled.record_path}")
+    return {
+        "build_id": pulled.build.build_id,
+        "fingerprint": pulled.build.fingerprint,
+        "status": pulled.status,
+        "reference": str(image.image),
+        "digest": image.digest,
+        "platform": image.platform,
+        "wheels": wheels,
+        "record": str(pulled.record_path),
+        "received": pulled.received,
+        "kept": pulled.kept,
+        "gpus": serving,
+    }

@@ -124,7 +124,11 @@ def _find_record(name: str, wheelhouse: Path, state: Path) -> UntrustedPath:
         newest = max(same_build, key=lambda record: str(record.get("finished")))
         return house.record_folder(newest["build_id"], newest["fingerprint"]) / "record.json"
     if failed_runs(house, state, name):
-        raise _only_failed(name, wheelhouse)
+        raise ProfileError.of(
+            "record-not-found",
+            f"no build of `{name}` in {wheelhouse} succeeded, so there is no record",
+            f"`tfdock report --bundle {name}` packs the newest failed run",
+        )
     known = sorted({str(record.get("build_id")) for record in records})
     near = difflib.get_close_matches(name, known, n=1)
     others = f"did you mean `{near[0]}`? " if near else f"there are: {', '.join(known)}. " if known else ""
@@ -132,14 +136,6 @@ def _find_record(name: str, wheelhouse: Path, state: Path) -> UntrustedPath:
         "record-not-found",
         f"`{name}` is not a record, and not a build id in {wheelhouse}",
         f"{others}Give a record.json, its folder, or a build id together with its `--wheelhouse`",
-    )
-
-
-def _only_failed(name: str, wheelhouse: Path) -> ProfileError:
-    return ProfileError.of(
-        "record-not-found",
-        f"no build of `{name}` in {wheelhouse} succeeded, so there is no record",
-        f"`tfdock report --bundle {name}` packs the newest failed run",
     )
 
 

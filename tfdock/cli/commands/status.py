@@ -126,14 +126,10 @@ def _find(name: str | None, settings: Settings) -> RunState:
     if name and not any(name in (run.run, run.build_id) for run in runs):
         with suppress(TfdockError):  # for a profile, also find builds whose documents do not name the profile
             names.add(preparer_for(settings).prepare(name).plan.build_id)
-    named = [
-        run
-        for run in runs
-        if not (name and names.isdisjoint((run.run, run.build_id, run.profile, Path(run.profile).stem)))
-    ]
-    named = [run for run in named if run.state == "running"][-1:] or named
-    if named:
-        return named[0]
+    if name:
+        runs = [run for run in runs if names & {run.run, run.build_id, run.profile, Path(run.profile).stem}]
+    if runs:
+        return next((run for run in reversed(runs) if run.state == "running"), runs[0])
     raise ProfileError.of(
         "run-not-found",
         f"there is no run{f' of `{name}`' if name else ''}, neither now nor in {settings.wheelhouse.absolute()}",

@@ -137,15 +137,13 @@ def _values(report: Document) -> dict[str, object]:
 def _cell_row(number: int, cell: Mapping[str, Any]) -> dict[str, object]:
     outcome = OUTCOMES[cell["status"]]
     return {
+        **cell,
         "number": number,
-        "status": cell["status"],
         "kind": outcome.kind,
         "mark": MARKS[outcome.kind],
         "word": outcome.word,
-        "name": cell["name"],
         "fields": fields_text(cell["fields"]) if cell["build_id"] else "",
         "what": what(cell),
         "wheels": [(wheel["path"], console.size(wheel["size"])) for wheel in cell["wheels"]],
         "problems": cell["problems"] if outcome.kind == "failed" else [],
-        "log": cell["log"] or "",
     }
