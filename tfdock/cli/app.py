@@ -76,8 +76,7 @@ def _option(kind: Any, name: str, metavar: str, help_: str, parser: Callable[[st
 
 
 MatrixFile = Annotated[
-    Path | None,
-    typer.Option("--matrix", help="Build the cells of this matrix instead of profiles.", metavar="FILE"),
+    Path | None, typer.Option("--matrix", help="Build the cells of this matrix instead of profiles.", metavar="FILE")
 ]
 Only = Annotated[
     list[str] | None,

@@ -83,10 +83,7 @@ def tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, ...
     yield "phases", [(name, console.duration(value)) for name, value in phases(record)]
     if bazel:
         yield "actions", _counts(bazel)
-    yield (
-        "executed",
-        [(kind or "-", f"{count:,}") for kind, count in most_first(bazel.get("executed_by_mnemonic"))],
-    )
+    yield ("executed", [(kind or "-", f"{count:,}") for kind, count in most_first(bazel.get("executed_by_mnemonic"))])
     path = bazel.get("critical_path") or {}
     yield (
         f"critical path, {console.duration(path['seconds'])}" if path else "critical path",

@@ -19,16 +19,7 @@ from tfdock.bench.comparison import SUITE, BenchReport, Comparison, TimedSide, c
 from tfdock.bench.pairs import COMMON, PAIRS, Timing, TimingPlace, on_this_machine
 from tfdock.bench.published_scores import PACKAGE, PublishedScores, check_packages, score_rows
 from tfdock.cli import console
-from tfdock.cli.app import (
-    AsJson,
-    app,
-    command,
-    installed_wheels,
-    is_wheel,
-    knowledge_for,
-    print_result,
-    stoppable,
-)
+from tfdock.cli.app import AsJson, app, command, installed_wheels, is_wheel, knowledge_for, print_result, stoppable
 from tfdock.errors import ProfileError, VerificationFailed, as_document
 from tfdock.host.files import read_text, write_text
 from tfdock.host.foreign_json import Malformed, matching, parse

@@ -113,8 +113,7 @@ def build(
         bool, typer.Option("--keep-output", help="If a build fails, keep Bazel's output base and print where it is.")
     ] = False,
     no_pull: Annotated[
-        bool,
-        typer.Option("--no-pull", help="Build here. Do not look for the wheel in registries."),
+        bool, typer.Option("--no-pull", help="Build here. Do not look for the wheel in registries.")
     ] = False,
     matrix: MatrixFile = None,
     only: Only = None,

@@ -29,8 +29,7 @@ from tfdock.host.untrusted_folders import folder_size
 from tfdock.run.journal import living_runs
 
 Toolchain = Annotated[
-    str | None,
-    typer.Option("--toolchain", help="Only the disk caches with this toolchain key.", metavar="KEY"),
+    str | None, typer.Option("--toolchain", help="Only the disk caches with this toolchain key.", metavar="KEY")
 ]
 
 
@@ -250,8 +249,7 @@ def prune(
         typer.Option("--older-than", help="Remove entries that were not used for this long.", metavar="30d"),
     ] = None,
     images: Annotated[
-        bool,
-        typer.Option("--images", help="Also remove unnamed images that failed or replaced builds left."),
+        bool, typer.Option("--images", help="Also remove unnamed images that failed or replaced builds left.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing. Print what would be removed.")] = False,
     as_json: AsJson = False,

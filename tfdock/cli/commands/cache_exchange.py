@@ -15,14 +15,7 @@ from tfdock.bazel.cache.cache_push import PushedCache
 from tfdock.bazel.cache.exchange import Exchange
 from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.cli import console
-from tfdock.cli.app import (
-    AsJson,
-    command,
-    parse_reference,
-    preparer_for,
-    print_result,
-    stoppable,
-)
+from tfdock.cli.app import AsJson, command, parse_reference, preparer_for, print_result, stoppable
 from tfdock.cli.lazy_commands import cache_group
 from tfdock.errors import ProfileError
 from tfdock.host.settings import Settings
@@ -31,12 +24,10 @@ from tfdock.plan.trust_domain import RELEASE, in_domains, split_key
 from tfdock.types import Digest, ImageRef
 
 Reference = Annotated[
-    str,
-    typer.Argument(help="The cache's name in a registry, such as ghcr.io/me/project/cache:main.", metavar="REF"),
+    str, typer.Argument(help="The cache's name in a registry, such as ghcr.io/me/project/cache:main.", metavar="REF")
 ]
 Toolchains = Annotated[
-    list[str] | None,
-    typer.Option("--toolchain", help="Only this toolchain key. Repeatable.", metavar="KEY"),
+    list[str] | None, typer.Option("--toolchain", help="Only this toolchain key. Repeatable.", metavar="KEY")
 ]
 
 Domains = Annotated[

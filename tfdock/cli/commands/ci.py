@@ -83,12 +83,7 @@ def render(
 
 @group.command(epilog="Example: `tfdock ci check`, as a step of CI. Exit status: 4 if a pipeline is out of date.")
 @command("tfdock.ci-check/1", "allow_paths")
-def check(
-    settings: Settings,
-    file: File_ = MATRIX,
-    output: Output = Path(),
-    as_json: AsJson = False,
-) -> None:
+def check(settings: Settings, file: File_ = MATRIX, output: Output = Path(), as_json: AsJson = False) -> None:
     """Compare the rendered pipelines with the matrix, and print the differences."""
     services: list[Service] = [service.value for service in PipelineService]
     candidates = pipeline_files.render(services, file, output, settings)

@@ -9,14 +9,7 @@ from typing import Annotated
 import typer
 
 from tfdock.cli import ci_log, console
-from tfdock.cli.app import (
-    AsJson,
-    app,
-    command,
-    knowledge_for,
-    preparer_for,
-    print_json,
-)
+from tfdock.cli.app import AsJson, app, command, knowledge_for, preparer_for, print_json
 from tfdock.cli.diagnosis_text import lines
 from tfdock.diagnose.diagnose_logs import diagnose_file, diagnose_log
 from tfdock.diagnose.diagnosis import Diagnosis, diagnose_document

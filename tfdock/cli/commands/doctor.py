@@ -11,16 +11,7 @@ import typer
 
 from tfdock.builder.doctor import examine
 from tfdock.cli import console
-from tfdock.cli.app import (
-    AllowUntested,
-    AsJson,
-    app,
-    command,
-    knowledge_for,
-    local_engine,
-    preparer_for,
-    print_json,
-)
+from tfdock.cli.app import AllowUntested, AsJson, app, command, knowledge_for, local_engine, preparer_for, print_json
 from tfdock.errors import Problem, TfdockError, combined_exit_code
 from tfdock.host.settings import Settings
 from tfdock.installed.environment import Environment, read_environment
@@ -49,9 +40,7 @@ def doctor(
     python: Annotated[
         str | None,
         typer.Option(
-            "--python",
-            help="Print why the TensorFlow of this Python does not start, or sees no GPU.",
-            metavar="PATH",
+            "--python", help="Print why the TensorFlow of this Python does not start, or sees no GPU.", metavar="PATH"
         ),
     ] = None,
     attempt: Annotated[

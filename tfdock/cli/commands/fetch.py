@@ -42,8 +42,7 @@ def fetch(
     wish: Wish,
     profiles: SomeProfiles = None,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="Write everything into this file.", metavar="FILE"),
+        Path | None, typer.Option("-o", "--output", help="Write everything into this file.", metavar="FILE")
     ] = None,
     allow_untested: AllowUntested = False,
     locked: Annotated[

@@ -12,15 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from tfdock.cli import console
-from tfdock.cli.app import (
-    AllowUntested,
-    AsJson,
-    command,
-    parse_reference,
-    preparer_for,
-    print_result,
-    stoppable,
-)
+from tfdock.cli.app import AllowUntested, AsJson, command, parse_reference, preparer_for, print_result, stoppable
 from tfdock.cli.lazy_commands import image_group
 from tfdock.errors import ProfileError
 from tfdock.host.files import file_error

@@ -68,8 +68,7 @@ def runtime(
         ),
     ] = None,
     push: Annotated[
-        str | None,
-        typer.Option("--push", help="Also push the image to a registry under this name.", metavar="REF"),
+        str | None, typer.Option("--push", help="Also push the image to a registry under this name.", metavar="REF")
     ] = None,
     no_gpu_libraries: Annotated[
         bool,

@@ -28,10 +28,7 @@ from tfdock.wheel.facts import GpuCode, Library, merged
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel_file import inspected
 
-Wheel = Annotated[
-    Path,
-    typer.Argument(help="Any wheel: your own, an official one, or anybody's.", metavar="WHEEL"),
-]
+Wheel = Annotated[Path, typer.Argument(help="Any wheel: your own, an official one, or anybody's.", metavar="WHEEL")]
 
 
 @app.command(

@@ -70,8 +70,7 @@ def gpus(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Names, parts of names, or compute capabilities. `local` lists this machine's GPUs.",
-            metavar="WORD",
+            help="Names, parts of names, or compute capabilities. `local` lists this machine's GPUs.", metavar="WORD"
         ),
     ] = None,
     as_json: AsJson = False,
@@ -405,8 +404,7 @@ def explain(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="The code of an error (shown in brackets), a switch, a preset, or a topic.",
-            metavar="CODE|SWITCH",
+            help="The code of an error (shown in brackets), a switch, a preset, or a topic.", metavar="CODE|SWITCH"
         ),
     ] = None,
     as_json: AsJson = False,

@@ -14,15 +14,7 @@ import typer
 
 from tfdock.ci.pipeline import gitlab_jobs
 from tfdock.cli import ci_log, console
-from tfdock.cli.app import (
-    AllowUntested,
-    AsJson,
-    app,
-    command,
-    preparer_for,
-    print_json,
-    stoppable,
-)
+from tfdock.cli.app import AllowUntested, AsJson, app, command, preparer_for, print_json, stoppable
 from tfdock.cli.matrix_run import CellSelection, warn_registry
 from tfdock.errors import NetworkError
 from tfdock.host.settings import Settings

@@ -66,7 +66,7 @@ def _platform(text: str) -> str:
 @app.command(
     epilog="Examples: `tfdock pull ghcr.io/me/wheels:2.18-py3.11-cuda12.5-sm86`, `tfdock pull rtx3080`, `tfdock pull "
     "--matrix profiles/matrix.yaml`. Prints the wheels' paths. Exit status: 2 no such profile, or the image has no "
-    "wheels; 3 no wheel for this machine; 4 the wheel is refused; 7 not found, or no registry answers.",
+    "wheels; 3 no wheel for this machine; 4 the wheel is refused; 7 not found, or no registry answers."
 )
 @command("tfdock.pull/1", "registries", "wheelhouse", "knowledge", "allow_paths", "allow_endpoints")
 def pull(

@@ -13,12 +13,7 @@ import typer
 from tfdock.bazel.trace_profile import TraceProfile
 from tfdock.builder.build_summary import load_profile
 from tfdock.cli import console
-from tfdock.cli.app import (
-    AsJson,
-    app,
-    command,
-    print_result,
-)
+from tfdock.cli.app import AsJson, app, command, print_result
 from tfdock.cli.pages.build_page import build_page
 from tfdock.cli.summary_text import tables
 from tfdock.errors import ProfileError
@@ -72,8 +67,7 @@ def report(
         ),
     ] = False,
     profile: Annotated[
-        str | None,
-        typer.Option("--profile", help="With --bundle, the profile that was built.", metavar="PROFILE"),
+        str | None, typer.Option("--profile", help="With --bundle, the profile that was built.", metavar="PROFILE")
     ] = None,
     python: Annotated[
         str | None,

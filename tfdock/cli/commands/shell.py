@@ -12,13 +12,7 @@ from typer.core import TyperCommand, TyperOption
 
 from tfdock.builder import build as builds
 from tfdock.builder.session import BuildRequest
-from tfdock.cli.app import (
-    OneProfile,
-    Trust,
-    app,
-    command,
-    preparer_for,
-)
+from tfdock.cli.app import OneProfile, Trust, app, command, preparer_for
 from tfdock.cli.build_progress import session_for, shown_progress
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
@@ -60,8 +54,7 @@ def shell(
     settings: Settings,
     profile: OneProfile,
     command: Annotated[
-        list[str] | None,
-        typer.Argument(help="The command to run in place of a shell.", metavar="[COMMAND…]"),
+        list[str] | None, typer.Argument(help="The command to run in place of a shell.", metavar="[COMMAND…]")
     ] = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="Let the container use the GPUs of this machine.")] = False,
     debug: Annotated[

@@ -64,11 +64,7 @@ def status(settings: Settings, as_json: AsJson = False) -> None:
 def logs(
     settings: Settings,
     build: Annotated[
-        str | None,
-        typer.Argument(
-            help="A run, a build id or a profile. The default is the newest.",
-            metavar="BUILD",
-        ),
+        str | None, typer.Argument(help="A run, a build id or a profile. The default is the newest.", metavar="BUILD")
     ] = None,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Print the last lines, then new ones until the build ends.")

@@ -47,7 +47,7 @@ _NO_RUN = "`--no-run` was given"
 
 @app.command(
     epilog="Examples: `tfdock verify WHEEL`, `tfdock verify WHEEL rtx3080 --json`. Exit status: 0 no check failed, "
-    "4 a check failed, 6 no engine for the trial (`--no-run` skips the trial), 7 no network to install the wheel.",
+    "4 a check failed, 6 no engine for the trial (`--no-run` skips the trial), 7 no network to install the wheel."
 )
 @command("tfdock.verify/1", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def verify(

@@ -133,10 +133,7 @@ def _row(wheel: StoredWheel) -> tuple[str, ...]:
     "index", epilog="Examples: `tfdock wheelhouse index`, then `pip install --extra-index-url file://… NAME`."
 )
 @command("tfdock.wheelhouse-index/1", "wheelhouse")
-def index_(
-    settings: Settings,
-    as_json: AsJson = False,
-) -> None:
+def index_(settings: Settings, as_json: AsJson = False) -> None:
     """Make the package index in `simple/` for pip and uv.
 
     Later builds, pulls and prunes update it.
@@ -251,8 +248,7 @@ def _show_address(address: ServerAddress, wanted: str) -> None:
 def prune(
     settings: Settings,
     older_than: Annotated[
-        str | None,
-        typer.Option("--older-than", help="Remove wheels that are older than this.", metavar="30d"),
+        str | None, typer.Option("--older-than", help="Remove wheels that are older than this.", metavar="30d")
     ] = None,
     max_size: Annotated[
         str | None,
