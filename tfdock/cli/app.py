@@ -269,12 +269,16 @@ def preparer_for(
     )
 
 
-def parse_reference(text: str, fix: str) -> ImageRef:
-    """Return the image or repository that a text names. Raise ProfileError, with this `fix`, for a malformed name."""
+def parse_reference(text: str, fix: str, option: str = "") -> ImageRef:
+    """Return the image or repository that a text names. Raise ProfileError, with this `fix`, for a malformed name.
+
+    `option` is the option that names an image.
+    """
     try:
         return ImageRef.parse(text)
     except ValueError as error:
-        raise ProfileError.of("reference-malformed", f"`{text}` is not a valid registry name", fix) from error
+        said = f"`{option} {text}` is not a valid image name" if option else f"`{text}` is not a valid registry name"
+        raise ProfileError.of("reference-malformed", said, fix) from error
 
 
 def knowledge_for(settings: Settings) -> KnowledgeBase:

@@ -448,8 +448,7 @@ def _fixes_without_profile(advice: Advice) -> Iterator[str]:
         for row in advice.overrides:
             again = _again(advice, gpus=[row.runs_as])
             yield f"reported to work: build for {row.runs_as}, `{again}`, and run the wheel with `{row.setting}`"
-        known = f"`tfdock gpus {names[0]}` shows the known facts about this GPU"
-        yield known
+        yield f"`tfdock gpus {names[0]}` shows the known facts about this GPU"
         if not advice.overrides and not advice.elsewhere:
             yield "or build for the CPU of that machine: `tfdock init --gpu cpu`"
     elif advice.elsewhere:

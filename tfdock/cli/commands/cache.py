@@ -271,7 +271,10 @@ def prune(
     else:
         _show_pruned(pruned, gone, dry_run=dry_run)
     if pruned and not pruned.reached:
-        _warn_not_reached(pruned, limit or 0)
+        held = f"the cache still holds {console.size(pruned.left)}, above the limit of {console.size(limit or 0)}"
+        fix = "remove old downloads with `--older-than`, or everything with `tfdock cache clean`"
+        warning = Problem("cache-size-not-reached", f"{held}: downloads stay", fix, severity="warning")
+        console.show_problems([warning])
 
 
 def _prune_images(engine: Engine, *, dry_run: bool) -> list[ImageInfo]:
@@ -326,17 +329,6 @@ def _show_pruned(pruned: PrunedCache | None, images: list[ImageInfo], *, dry_run
         console.result(f"{would} {len(images)} images without a name")
     left = f", {console.size(document['left'])} are left" if pruned else ""
     console.result(f"{would} {console.size(document['size'])}{left}")
-
-
-def _warn_not_reached(pruned: PrunedCache, limit: int) -> None:
-    left = f"the cache still holds {console.size(pruned.left)}, above the limit of {console.size(limit)}"
-    problem = Problem(
-        "cache-size-not-reached",
-        f"{left}: downloads stay",
-        "remove old downloads with `--older-than`, or everything with `tfdock cache clean`",
-        severity="warning",
-    )
-    console.show_problems([problem])
 
 
 # --- clean ----------------------------------------------------------------------------------------------------------

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -20,13 +19,6 @@ from tfdock.host.settings import Settings
 
 group = typer.Typer(name="ci", no_args_is_help=True)
 app.add_typer(group)
-
-
-class PipelineService(StrEnum):
-    """The CI service of the pipeline."""
-
-    GITHUB = "github"
-    GITLAB = "gitlab"
 
 
 File_ = Annotated[
@@ -51,7 +43,7 @@ Output = Annotated[
 @command("tfdock.ci-render/1", "allow_paths")
 def render(
     settings: Settings,
-    service: Annotated[PipelineService, typer.Argument(help="`github` or `gitlab`.")],
+    service: Annotated[Service, typer.Argument(help="`github` or `gitlab`.")],
     file: File_ = MATRIX,
     output: Output = Path(),
     force: Annotated[
@@ -63,16 +55,13 @@ def render(
     setting = pipeline_files.not_carried(settings, file)
     # Check this before the cells are planned: without the knowledge folder they may be refused.
     console.show_problems([setting] if setting else [])
-    (pipeline,) = pipeline_files.render([service.value], file, output, settings)
+    (pipeline,) = pipeline_files.render([service], file, output, settings)
     written = list(pipeline_files.write(pipeline, force=force))
     console.show_problems(pipeline.warnings)
     if as_json:
         rows = [{"path": str(rendered.path), "written": changed} for rendered, changed in written]
-        document = {
-            "service": service.value,
-            "files": rows,
-            "warnings": [*([setting] if setting else []), *pipeline.warnings],
-        }
+        warnings = [*([setting] if setting else []), *pipeline.warnings]
+        document = {"service": service, "files": rows, "warnings": warnings}
         print_json("tfdock.ci-render/1", True, document)
         return
     for rendered, changed in written:
@@ -85,8 +74,7 @@ def render(
 @command("tfdock.ci-check/1", "allow_paths")
 def check(settings: Settings, file: File_ = MATRIX, output: Output = Path(), as_json: AsJson = False) -> None:
     """Compare the rendered pipelines with the matrix, and print the differences."""
-    services: list[Service] = [service.value for service in PipelineService]
-    candidates = pipeline_files.render(services, file, output, settings)
+    candidates = pipeline_files.render(get_args(Service), file, output, settings)
     pipelines = [pipeline for pipeline in candidates if pipeline.is_rendered]
     if not pipelines:
         raise ProfileError(_not_rendered(file, candidates))

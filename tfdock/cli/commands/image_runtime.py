@@ -16,6 +16,7 @@ from tfdock.cli.app import (
     command,
     knowledge_for,
     local_engine,
+    parse_reference,
     preparer_for,
     print_result,
     stoppable,
@@ -197,18 +198,12 @@ def _parse_name(text: str | None, option: str) -> ImageRef | None:
     """Return the name of an image. Raise ProfileError for a malformed name, or one with a digest."""
     if text is None:
         return None
-    try:
-        image = ImageRef.parse(text)
-    except ValueError as error:
-        raise _invalid_name(f"`{option} {text}` is not a valid image name") from error
-    if image.digest:
-        raise _invalid_name(f"`{option} {text}` has a digest, but a digest is known only after the image is made")
-    return image
-
-
-def _invalid_name(message: str) -> ProfileError:
     fix = "write `name:tag` or `host/name:tag`, such as `ghcr.io/me/tensorflow:2.18`: no `https://`, no capitals"
-    return ProfileError.of("reference-malformed", message, fix)
+    image = parse_reference(text, fix, option)
+    if image.digest:
+        message = f"`{option} {text}` has a digest, but a digest is known only after the image is made"
+        raise ProfileError.of("reference-malformed", message, fix)
+    return image
 
 
 def _with_tag(image: ImageRef | None, tag: str) -> str | None:

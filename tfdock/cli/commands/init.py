@@ -144,7 +144,9 @@ def _starter(base: KnowledgeBase, wish: Wish, *, asking: bool) -> AcceptedProfil
     """Return the profile. At a terminal, ask for missing values, and again for a value that does not fit."""
     # Run the drivers' tools only if the answer counts.
     local = local_words(base, hardware.local_gpus()) if _LOCAL in (wish.gpus or [_LOCAL]) else []
-    default = _default(local)
+    # Many names would leave no room for the answer.
+    names = ", ".join(local)
+    default = (names if len(names) <= _ROOM else _LOCAL) or _NO_GPU
 
     def for_gpus(answer: str) -> Wish:
         words = [word.strip() for word in answer.split(",") if word.strip()] or [_NO_GPU]
@@ -169,12 +171,6 @@ def _starter(base: KnowledgeBase, wish: Wish, *, asking: bool) -> AcceptedProfil
     if asking and "python" not in wish.fields:
         wish, start = _ask("Which Python", start.resolution.python, lambda answer: with_values(python=answer))
     return start
-
-
-def _default(local: Sequence[str]) -> str:
-    """Return the default answer: this machine's GPUs, `local` if there are many, or `cpu`."""
-    names = ", ".join(local)
-    return (names if len(names) <= _ROOM else _LOCAL) or _NO_GPU
 
 
 def _answerable(problems: Sequence[Problem]) -> list[Problem]:

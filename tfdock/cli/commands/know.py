@@ -131,7 +131,7 @@ def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[st
         ("note", gpu.note or ""),
         ("unverified", _unverified(gpu)),
         ("profile", f"`gpus: [{gpu.gpu}]`"),
-        ("source", _source(base, gpu)),
+        ("source", base.cited("gpus", gpu) + (f" (checked {gpu.checked})" if gpu.checked else "")),
     ]
     yield from console.table([row for row in rows if row[1]])
     if facts.releases:
@@ -189,10 +189,6 @@ def _memory(gpu: Gpu) -> str:
 
 def _unverified(row: Row) -> str:
     return "yes" if row.unverified is True else row.unverified or ""
-
-
-def _source(base: KnowledgeBase, gpu: Gpu) -> str:
-    return base.cited("gpus", gpu) + (f" (checked {gpu.checked})" if gpu.checked else "")
 
 
 # --- releases -----------------------------------------------------------------------------------------------------
@@ -429,7 +425,7 @@ def _explained(base: KnowledgeBase, name: str | None) -> tuple[dict[str, Any], I
         rows += [(name, f"a preset of {len(values)} switches") for name, values in sorted(sets.items())]
         rows += [(row.device, "a topic") for row in base.topics if other_device(base, row.device) == row]
         document = {
-            "codes": [_code_json(row) for row in codes],
+            "codes": [_row_json(row) for row in codes],
             "switches": [_switch_json(base, row) for row in switches],
             "presets": [{"preset": name, "sets": values} for name, values in sorted(sets.items())],
         }
@@ -438,7 +434,7 @@ def _explained(base: KnowledgeBase, name: str | None) -> tuple[dict[str, Any], I
     code = base.codes.get(name.strip("[]").lower())
     if code:
         problems = _problems_of(base, code)
-        return {**_code_json(code), "problems": problems}, _code_lines(code, problems)
+        return {**_row_json(code), "problems": problems}, _code_lines(code, problems)
     spellings = (name.lower(), f"--{name.lower()}")
     switch = next((row for row in base.switches.values() if row.switch.lower() in spellings), None)
     if switch:
@@ -462,8 +458,7 @@ def _unknown(name: str, known: Sequence[str]) -> ProfileError:
 
 
 def _switch_json(base: KnowledgeBase, row: Switch) -> dict[str, Any]:
-    document = row.model_dump(mode="json", exclude={"source", "checked", "note", "unverified"})
-    return {**document, "variable": row.variable, "sources": _sources(base, row)}
+    return {**_row_json(row), "variable": row.variable, "sources": _sources(base, row)}
 
 
 def _sources(base: KnowledgeBase, row: Switch) -> list[str]:
@@ -497,7 +492,7 @@ def _preset_lines(base: KnowledgeBase, name: str, sets: Mapping[str, str]) -> It
     yield from console.table([(f"{switch}={value}", base.switches[switch].does) for switch, value in sets.items()])
 
 
-def _code_json(row: ErrorCode) -> dict[str, Any]:
+def _row_json(row: Row) -> dict[str, Any]:
     return row.model_dump(mode="json", exclude={"source", "checked", "note", "unverified"})
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from tfdock.builder.locking import WrittenLock, check_lock, check_names, write_lock
-from tfdock.builder.session import BuildSession
 from tfdock.cli import console
 from tfdock.cli.app import (
     AllowUntested,
@@ -24,10 +23,8 @@ from tfdock.cli.app import (
 )
 from tfdock.cli.build_progress import session_for, shown_progress
 from tfdock.errors import TfdockError, combined_exit_code
-from tfdock.events import Listener
 from tfdock.host.settings import Settings
 from tfdock.plan.lock_file import Lock
-from tfdock.plan.prepare import Preparer
 from tfdock.plan.wish import Wish
 
 
@@ -53,9 +50,13 @@ def lock(
             try:
                 stop.check()
                 if check:
-                    results.append(_check_profile(name, preparer, settings))
+                    file = check_lock(name, preparer, settings)
+                    console.say(f"{console.Style(sys.stderr).good('up to date')}  {file.lock.build_id}")
+                    results.append(_row(name, file.path, file.lock))
                 else:
-                    results.append(_lock_profile(name, preparer, session, listen))
+                    written = write_lock(name, preparer, session, listen)
+                    _show(written)
+                    results.append(_row(name, str(written.path), written.lock) | {"moved": written.differences})
             except TfdockError as error:
                 codes.append(int(error.exit_code))
                 console.show_problems(error.problems)
@@ -65,18 +66,6 @@ def lock(
                 console.say(results[-1]["file"], stream=sys.stdout)
     print_result("tfdock.lock/1", {"locks": results}, (), as_json=as_json, ok=not codes)
     raise typer.Exit(combined_exit_code(codes))
-
-
-def _lock_profile(name: str, preparer: Preparer, session: BuildSession, listen: Listener) -> dict[str, Any]:
-    written = write_lock(name, preparer, session, listen)
-    _show(written)
-    return _row(name, str(written.path), written.lock) | {"moved": written.differences}
-
-
-def _check_profile(name: str, preparer: Preparer, settings: Settings) -> dict[str, Any]:
-    file = check_lock(name, preparer, settings)
-    console.say(f"{console.Style(sys.stderr).good('up to date')}  {file.lock.build_id}")
-    return _row(name, file.path, file.lock)
 
 
 def _row(name: str, file: str, lock: Lock) -> dict[str, Any]:

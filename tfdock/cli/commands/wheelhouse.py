@@ -287,7 +287,15 @@ def prune(
     else:
         _show_pruned(pruned, dry_run=dry_run)
     if not pruned.reached:
-        _warn_not_reached(pruned, rules.max_size or 0)
+        held = f"the wheelhouse still holds {console.size(pruned.left)}"
+        warning = Problem(
+            "wheelhouse-size-not-reached",
+            f"{held}, above the limit of {console.size(rules.max_size or 0)}",
+            "move the remaining wheels yourself: tfdock did not build them, another rule keeps them, or a run uses "
+            "them",
+            severity="warning",
+        )
+        console.show_problems([warning])
 
 
 def _pruned_json(pruned: PrunedWheelhouse) -> dict[str, Any]:
@@ -322,13 +330,3 @@ def _show_pruned(pruned: PrunedWheelhouse, *, dry_run: bool) -> None:
     for build_id in pruned.busy:
         console.tell(f"{console.clean(build_id)} skipped: a run uses it")
     console.result(f"{would} {console.size(pruned.size)}, {console.size(pruned.left)} of wheels remain")
-
-
-def _warn_not_reached(pruned: PrunedWheelhouse, limit: int) -> None:
-    problem = Problem(
-        "wheelhouse-size-not-reached",
-        f"the wheelhouse still holds {console.size(pruned.left)}, above the limit of {console.size(limit)}",
-        "move the remaining wheels yourself: tfdock did not build them, another rule keeps them, or a run uses them",
-        severity="warning",
-    )
-    console.show_problems([problem])

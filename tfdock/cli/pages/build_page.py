@@ -18,16 +18,12 @@ _SOURCES = {"disk": "from the disk cache", "remote": "from the remote cache", "c
 
 def build_page(record: Mapping[str, Any], profile: TraceProfile) -> str:
     """Return the page of a `tfdock.record/1`; unknown values are left out. The same record gives the same text."""
-    return render_page("build.html.j2", _values(record, profile))
-
-
-def _values(record: Mapping[str, Any], profile: TraceProfile) -> dict[str, object]:
     bazel: Mapping[str, Any] = record.get("bazel") or {}
     account: Mapping[str, Any] = bazel.get("why") or {}
     path: Mapping[str, Any] = bazel.get("critical_path") or {}
     seconds: Mapping[str, float] = record.get("seconds") or {}
     counts = _counts(bazel)
-    return {
+    values = {
         "title": record.get("build_id") or "A build",
         "took": console.duration(sum(seconds.values())),
         "finished": summary_text.when(record.get("finished") or ""),
@@ -51,6 +47,7 @@ def _values(record: Mapping[str, Any], profile: TraceProfile) -> dict[str, objec
             for row in rows
         ],
     }
+    return render_page("build.html.j2", values)
 
 
 def _counts(bazel: Mapping[str, Any]) -> list[Bar]:

@@ -115,13 +115,9 @@ def _xml(text: object) -> str:
 
 def page(report: Document) -> str:
     """Return a page that loads nothing and runs nothing. The same document always gives the same text."""
-    return render_page("matrix.html.j2", _values(report))
-
-
-def _values(report: Document) -> dict[str, object]:
     status = "passed" if report["ok"] else "failed"
     rows = [_cell_row(number, cell) for number, cell in enumerate(in_order(report["cells"]), start=1)]
-    return {
+    values = {
         "title": Path(report["matrix"]).name,
         "verdict": {"status": status, "mark": MARKS[status], "word": status},
         "lead": f"{len(rows)} cells: {counts(report)}.",
@@ -132,6 +128,7 @@ def _values(report: Document) -> dict[str, object]:
         "rows": rows,
         "failures": [cell for cell in rows if cell["kind"] == "failed"],
     }
+    return render_page("matrix.html.j2", values)
 
 
 def _cell_row(number: int, cell: Mapping[str, Any]) -> dict[str, object]:
