@@ -39,7 +39,6 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _PROFILES = typer.Argument(help="Profile files, or names of shipped profiles.", metavar="PROFILE…")
 _PROFILE = typer.Argument(help="A profile file, or the name of a shipped profile.", metavar="PROFILE")
-Profiles = Annotated[list[str], _PROFILES]
 SomeProfiles = Annotated[list[str] | None, _PROFILES]
 OneProfile = Annotated[str, _PROFILE]
 SomeProfile = Annotated[str | None, _PROFILE]

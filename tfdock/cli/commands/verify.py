@@ -156,6 +156,12 @@ def _document(
     inspection: Inspection | None,
     verification: Verification,
 ) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    if inspection:
+        names = ("name", "version", "python_tag", "abi_tag", "platform_tag", "size")
+        facts = {name: getattr(inspection.wheel, name) for name in names}
+        facts["coverage"] = coverage(base, facts_of_wheel(base, inspection))
+        facts["libraries"] = libraries_json(base, inspection)
     return {
         "wheel": wheel.name,
         "sha256": inspection.wheel.sha256 if inspection else None,
@@ -165,18 +171,9 @@ def _document(
         "told_by_wheel": answered_by_wheel(verification.checks),
         "runtime": verification.runtime,
         "problems": verification.impossible.problems if verification.impossible else (),
-        **(_facts(base, inspection) if inspection else {}),
+        **facts,
         "unsearched": verification.unsearched,
         "gpu_code": verification.document["gpu_code"] if inspection else None,
-    }
-
-
-def _facts(base: KnowledgeBase, inspection: Inspection) -> dict[str, Any]:
-    names = ("name", "version", "python_tag", "abi_tag", "platform_tag", "size")
-    return {
-        **{name: getattr(inspection.wheel, name) for name in names},
-        "coverage": coverage(base, facts_of_wheel(base, inspection)),
-        "libraries": libraries_json(base, inspection),
     }
 
 
