@@ -691,7 +691,8 @@ def test_a_list_of_pip_that_shows_the_python_gets_the_fix_for_this_python() -> N
     (shown,) = diagnosed(asked.format("2.2.0, 2.2.1"), ends).findings
     assert shown.fix.startswith("Make an environment with Python 3.7 ")
     (unknown,) = diagnosed(asked.format("none"), ends).findings
-    assert unknown.fix.startswith("Run `python -c ") and "`uv venv --python 3.7`" in unknown.fix
+    assert unknown.fix.startswith("Run `python -c ")
+    assert "`uv venv --python 3.7`" in unknown.fix
 
 
 def test_an_error_in_an_optional_part_is_told_how_to_leave_it_out() -> None:
