@@ -19,6 +19,7 @@ AddNote = Callable[[str], None]
 
 
 _PASTED = 1 << 18  #: The most bytes of a log that somebody may have copied from a terminal.
+_CONFIDENCES = ("high", "medium", "low")
 
 
 def _ignore(_: object) -> None:
@@ -54,17 +55,17 @@ def diagnose_log(
     except ValueError as error:
         add_note(f"{error}: only the text before this error is read")
     found = diagnosis(reader.close(), knowledge, context)
-    text = unwrapped(bytes(kept)) if len(kept) <= _PASTED and not _is_sure(found) else b""
+    text = unwrapped(bytes(kept)) if len(kept) <= _PASTED and _surest(found) else b""
     if not text:
         return found
     again = Diagnostician(knowledge)
     again.feed(text)
     whole = diagnosis(again.close(), knowledge, context)
-    return whole if _is_sure(whole) or not found.findings else found
+    return whole if _surest(whole) < _surest(found) or not found.findings else found
 
 
-def _is_sure(found: Diagnosis) -> bool:
-    return any(finding.confidence == "high" for finding in found.findings)
+def _surest(found: Diagnosis) -> int:
+    return min((_CONFIDENCES.index(finding.confidence) for finding in found.findings), default=len(_CONFIDENCES))
 
 
 def _chunks(log: BinaryIO, progress: Progress) -> Iterator[bytes]:

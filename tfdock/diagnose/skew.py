@@ -36,7 +36,8 @@ _ANNOUNCED = re.compile(
     r"^(?:FAILED|collect2): |linker command failed|^ERROR: .{1,900}(?:was not created|not all outputs were created)|"
     r"too many errors emitted|returned a non-zero code: \d|failed to solve: process|ProcessError: Command exited|"
     r":do_\w+\) failed with|A failure occurred in \w+\(\)|^(?:error: )?build(?:er for| of) '|failed \(\w+ phase\)|"
-    r"FAILED: Installation ended|conda_build\.sh'\]|/vcpkg_execute_\w+\.cmake|failed; build aborted:?$|"
+    r"BadExitStatusException: Process exited|FAILED: Installation ended|"
+    r"conda_build\.sh'\]|/vcpkg_execute_\w+\.cmake|failed; build aborted:?$|"
     # A traceback or the words of a program follow, and they name the error.
     r"^(?:ERROR: .{1,900}|Error in \w{1,60}:.{0,300}):$|^Error in \w{1,60}: ?$|\bRepository command failed$"
 )
