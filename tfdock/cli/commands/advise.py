@@ -105,10 +105,10 @@ def _about_topics(base: KnowledgeBase, words: Sequence[str], tensorflow: str | N
         return [*told, *(line for row in topics.values() for line in topic_lines(base, row, release))]
     elif asked.subjects != asked.names and (asked.gpus or len(asked.systems) < 2):
         rows = []  # two systems are a question about a topic, such as a cross build
-    only_systems = not {*asked.names} - asked.systems.keys()  # or nothing but parts
-    about = [topic for part, number in asked.parts.items() if (topic := _topic_of(base, part, number))]
-    if only_systems and about:
-        rows = [*rows, *asked.systems.values(), *about]
+    # Only systems are named, or nothing but parts.
+    if not {*asked.names} - asked.systems.keys():
+        about = [topic for part, number in asked.parts.items() if (topic := _topic_of(base, part, number))]
+        rows = [*rows, *(asked.systems.values() if about else ()), *about]
     # `cuda cudnn` is one topic.
     lines = [line for row in {row.device: row for row in rows}.values() for line in topic_lines(base, row, release)]
     wanted = base.release_of(version) if version and rows else None
