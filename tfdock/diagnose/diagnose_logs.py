@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from tfdock.diagnose.diagnosis import Diagnosis, diagnosis
+from tfdock.diagnose.diagnosis import CONFIDENCES, Diagnosis, diagnosis
 from tfdock.diagnose.log_lines import PIECE, NotText, unpacked, unwrapped
 from tfdock.diagnose.log_search import Diagnostician
 from tfdock.errors import ProfileError, TfdockError
@@ -19,7 +19,6 @@ AddNote = Callable[[str], None]
 
 
 _PASTED = 1 << 18  #: The most bytes of a log that somebody may have copied from a terminal.
-_CONFIDENCES = ("high", "medium", "low")
 
 
 def _ignore(_: object) -> None:
@@ -68,7 +67,7 @@ def diagnose_log(
 
 
 def _surest(found: Diagnosis) -> int:
-    return min((_CONFIDENCES.index(finding.confidence) for finding in found.findings), default=len(_CONFIDENCES))
+    return min((CONFIDENCES.index(finding.confidence) for finding in found.findings), default=len(CONFIDENCES))
 
 
 def _chunks(log: BinaryIO, progress: Progress) -> Iterator[bytes]:

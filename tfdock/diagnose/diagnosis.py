@@ -25,6 +25,7 @@ from tfdock.plan.profile_fixes import Context
 from tfdock.types import Version
 
 # Tools report one failure in several lines, the details some lines below.
+CONFIDENCES = ("high", "medium", "low")  #: Of findings, the surest first.
 _NEAR = 30  #: If two rows match the same failure within this number of lines, the more exact row is kept.
 _STOPPED = ("ERROR: ", "FATAL: ", "FAILED: ")  #: The start of Bazel's message about the error that stopped it.
 _LONGEST = 300  #: The most characters of a value from the log that a sentence shows.
@@ -250,7 +251,7 @@ def _finding(sighting: Sighting, seen: LogSightings, here: ObservedParts, contex
     return Finding(
         id=row.id,
         stage=row.stage,
-        confidence=("high", "medium", "low")[min(doubts, 2)],
+        confidence=CONFIDENCES[min(doubts, 2)],
         line=sighting.line,
         excerpt="\n".join(sighting.excerpt),
         cause=" ".join(filter(None, (cause.format(**values), *(one.means for one, _ in known), told))),
