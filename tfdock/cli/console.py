@@ -25,6 +25,7 @@ _LAST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 # The gap before a word, then the word. A code span in backticks is one word, so text to type is not broken.
 _WORD = re.compile(r"(\s*)((?:`[^`\n]*`|\S)+)")
+_SPAN = re.compile(r"`[^`\n]*`")
 _ONE = re.compile(r"\x1b\[[0-9;]*m|.", re.DOTALL)
 
 #: How much goes to standard error: -1 only errors (`-q`), 0 what most readers need, 1 details too (`-v`).
@@ -144,7 +145,8 @@ class TableRow(str):
 def wrapped(text: str, columns: int, indent: str = "  ") -> list[str]:
     """Return lines no wider than `columns`. Continuation lines start with `indent`. Line breaks and indents are kept.
 
-    A word, or a whole `code span`, is broken only if it is wider than a line. A `TableRow` is never broken.
+    A word is broken only if it is wider than a line. A `code span` is never broken: a command must be pasted whole,
+    and a terminal joins again what it broke itself. A `TableRow` is never broken either.
     """
     if isinstance(text, TableRow):
         return [text]
@@ -169,16 +171,12 @@ def _wrapped_line(text: str, columns: int, indent: str) -> Iterator[str]:
 
 
 def _words(text: str, room: int) -> Iterator[tuple[str, str]]:
-    """Yield each word with the gap before it; words wider than `room` in pieces."""
+    """Yield each word with the gap before it; words wider than `room` in pieces, but for code spans."""
     for gap, word in _WORD.findall(text):
-        if columns_of(word) <= room:
-            yield gap, word
-            continue
-        # Break a code span at its spaces, and a word anywhere. Spaces inside a line are not changed.
-        for inner, part in re.findall(r"(\s*)(\S+)", word):
-            pieces = list(_pieces(part, room))
-            yield inner or gap, pieces[0]
-            yield from (("", piece) for piece in pieces[1:])
+        whole = columns_of(word) <= room or _SPAN.search(word)
+        first, *others = [word] if whole else _pieces(word, room)
+        yield gap, first
+        yield from (("", piece) for piece in others)
 
 
 def _pieces(word: str, room: int) -> Iterator[str]:

@@ -14,8 +14,6 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from packaging.specifiers import SpecifierSet
-
 from tfdock.knowledge.contract import version_facts
 from tfdock.knowledge.gpu_rows import TargetReport
 from tfdock.knowledge.image_rows import ArchiveRow, Distribution, ImageRow, ImageTags
@@ -273,6 +271,9 @@ def required(knowledge: KnowledgeBase, release: Release, package: str) -> str:
 
 def admits(versions: str, version: str) -> bool:
     """Return whether a range of versions, such as `>=1.20,<2`, contains a version."""
+    # Imported on use: a `check` without pinned requirements compares no such range.
+    from packaging.specifiers import SpecifierSet
+
     return SpecifierSet(versions).contains(version, prereleases=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from packaging.tags import compatible_tags, cpython_tags, parse_tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
@@ -45,6 +44,9 @@ def runs_on_python(python_tag: str, abi_tag: str, python: str) -> bool:
 
     A free-threaded CPython does not count.
     """
+    # Imported on use: most commands know a wheel's name only.
+    from packaging.tags import compatible_tags, cpython_tags, parse_tag
+
     major, minor = (int(part) for part in python.split("."))
     number = f"{major}{minor}"
     # Up to 3.7 the ABI's name has the Python's configuration: m for its allocator, u for wide characters.

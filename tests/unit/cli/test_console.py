@@ -6,8 +6,10 @@ import contextlib
 import io
 import os
 import pty
+import re
 import sys
 import tty
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -22,6 +24,12 @@ from tfdock.types import BuildId
 
 RED, END = "\x1b[31m", "\x1b[0m"
 PROSE = st.text(alphabet="abcdefgh `/-.é漢 \n", max_size=300)
+
+
+def too_wide(lines: Iterable[str], columns: int) -> list[str]:
+    """Return the lines that are wider than the terminal, but for one word with a code span."""
+    one = re.compile(r"\s*[^\s`]*`[^`]*`[^\s`]*")
+    return [line for line in lines if console.columns_of(line) > columns and not one.fullmatch(line)]
 
 
 @pytest.fixture
@@ -93,9 +101,9 @@ def test_a_result_is_one_line_for_programs_and_fits_for_people(
 
 
 @given(PROSE, st.integers(20, 120), st.sampled_from(["", "  ", " " * 9]))
-def test_no_line_is_wider_than_it_may_be_and_no_character_is_lost(text: str, columns: int, indent: str) -> None:
+def test_only_a_code_span_is_wider_than_a_line_and_no_character_is_lost(text: str, columns: int, indent: str) -> None:
     lines = console.wrapped(text, columns, indent)
-    assert max(map(console.columns_of, lines), default=0) <= columns
+    assert too_wide(lines, columns) == []
     assert "".join("".join(lines).split()) == "".join(text.split())
 
 
@@ -113,9 +121,10 @@ def test_words_paths_flags_and_code_spans_stay_whole() -> None:
         assert any(word in line for line in lines), lines
 
 
-def test_what_is_wider_than_a_line_is_broken_a_code_span_at_its_spaces() -> None:
+def test_a_word_wider_than_a_line_is_broken_but_no_code_span_for_it_must_be_pasted_whole() -> None:
     assert console.wrapped("x" * 50, 20, "  ") == ["x" * 18, "  " + "x" * 18, "  " + "x" * 14]
-    assert console.wrapped("`one two   three four five six`", 20, "") == ["`one two   three", "four five six`"]
+    command = "`pip install tensorflow numpy`,"
+    assert console.wrapped(f"first run {command} then go on", 20, "") == ["first run", command, "then go on"]
 
 
 def test_continued_lines_are_indented_below_what_the_line_begins_with() -> None:
@@ -188,7 +197,7 @@ def test_ways_out_of_several_problems_at_once_are_told_once_below_them(style: co
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 100])
 def test_a_problem_fits_the_terminal(style: console.Style, columns: int) -> None:
     lines = list(console.problem_lines([PROBLEM], style, columns))
-    assert max(map(console.columns_of, lines)) <= columns
+    assert too_wide(lines, columns) == []
     if columns >= 60:
         assert any("`nvcc fatal   : Unsupported gpu architecture`" in line for line in lines)
 

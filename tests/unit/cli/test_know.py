@@ -21,6 +21,7 @@ from tfdock.types import LocalGpu, Version
 
 from .. import command_line
 from ..desk import Desk
+from .test_console import too_wide
 
 
 def run(*words: str, columns: int = 80) -> Result:
@@ -440,8 +441,7 @@ def test_no_line_is_wider_than_the_terminal(desk: Desk, columns: int) -> None:
     for words in commands if columns == 80 else commands[::10]:
         result = run(*words, columns=columns)
         assert result.exit_code == 0, (words, result.stderr)
-        wide = [line for line in result.stdout.splitlines() if len(line) > columns]
-        assert wide == [], words
+        assert too_wide(result.stdout.splitlines(), columns) == [], words
 
 
 @pytest.mark.slow
