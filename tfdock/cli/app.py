@@ -42,6 +42,7 @@ _PROFILE = typer.Argument(help="A profile file, or the name of a shipped profile
 SomeProfiles = Annotated[list[str] | None, _PROFILES]
 OneProfile = Annotated[str, _PROFILE]
 SomeProfile = Annotated[str | None, _PROFILE]
+ProfileWords = Annotated[list[str] | None, _PROFILE]  #: One profile: unquoted, `RTX 5060` is two arguments.
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 AllowUntested = Annotated[bool, typer.Option("--allow-untested", help="Allow combinations without a known test.")]
 

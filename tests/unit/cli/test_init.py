@@ -266,6 +266,7 @@ def test_yes_takes_this_machines_gpus_or_else_none(
         (["--gpu", "k80", "--gpu", "rtx5080"], 3, "target-not-in-toolkit"),
         (["--gpu", "rx6600"], 3, "target-not-in-toolkit"),
         (["", "--gpu", "cpu"], 2, "file-error"),
+        (["-", "--gpu", "cpu"], 2, "file-error"),
         ([".", "--gpu", "cpu"], 2, "file-error"),
         (["no/", "--gpu", "cpu"], 2, "file-error"),
         (["no/such/folder/x", "--gpu", "cpu"], 2, "file-error"),

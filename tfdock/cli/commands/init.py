@@ -85,7 +85,7 @@ def init(
 
 def _new_file(name: str) -> Path:
     """Return the path of the new profile. Raise ProfileError if its folder does not exist."""
-    if not name.strip() or name.endswith("/") or Path(name).name in ("", "..", ".yaml", ".yml"):
+    if not name.strip() or name.endswith("/") or Path(name).name in ("", "-", "..", ".yaml", ".yml"):
         message, fix = f"`{name}` names no profile", "give a name: `tfdock init my` writes my.yaml"
         raise ProfileError.of("file-error", message, fix)
     path = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")

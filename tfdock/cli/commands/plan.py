@@ -19,8 +19,8 @@ from tfdock.cli import completion, console
 from tfdock.cli.app import (
     AllowUntested,
     AsJson,
+    ProfileWords,
     SomeProfile,
-    SomeProfiles,
     app,
     command,
     preparer_for,
@@ -51,7 +51,7 @@ from tfdock.wheelhouse.store import Wheelhouse
 def plan(
     settings: Settings,
     wish: Wish,
-    profile: SomeProfiles = None,
+    profile: ProfileWords = None,
     why: Annotated[
         bool, typer.Option("--why", help="Show every value, its source and its reason, and every command.")
     ] = False,
@@ -63,7 +63,6 @@ def plan(
 ) -> None:
     """No engine and no network is needed."""
     preparer = preparer_for(settings, allow_untested=allow_untested, wish=wish)
-    # In a shell, unquoted `RTX 5060` is two arguments.
     prepared = preparer.prepare(profile_names([" ".join(profile)] if profile else [], wish)[0])
     resolution = prepared.plan.resolution
     notes = notes_of(preparer, prepared.written, resolution)
