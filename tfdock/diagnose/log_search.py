@@ -38,7 +38,7 @@ _SUSPICIOUS = (
     "nvcc fatal", "nvcc error", "ptxas fatal", "nvlink ", "LLVM ERROR", "multiple definition of", ": relocation ",
     "Undefined symbols for ", "cannot find -l", "#error ", "CMake Error", "No package '", "Error in ",
     "fatal: ", "E: ", "cp: ", "mv: ", "ln: ", "tar: ", "unzip: ", "patch: ", "curl: (", "gpg: ", "docker: ",
-    "returned a non-zero code", "F tensorflow/", "F ./tensorflow/", "F external/", "F0000 00:",
+    "returned a non-zero code", "*** No rule to ", "F tensorflow/", "F ./tensorflow/", "F external/", "F0000 00:",
 )  # fmt: skip
 #: A shell did not find a program, or a program of a script (git, cp) failed. Many scripts continue: such lines are
 #: suspicious, but not reported as an error.

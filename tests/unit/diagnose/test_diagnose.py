@@ -215,6 +215,7 @@ def test_each_literal_of_suspicious_lines_leads_to_one(literal: str) -> None:
         f"{literal}: no",
         f"/usr/bin/ld: {literal}no.cc:1] no",
         f"x.o{literal}R_X against no",
+        f"make: {literal}no",
         f"{literal}fail: no",
         f"{literal}56) no",
         f"Fehler {literal} no",
