@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
+from tfdock.cli.console import columns_of
 
 
 def run(*words: str | Path, **variables: str) -> Result:
@@ -29,6 +32,12 @@ def document(result: Result, schema: str) -> dict[str, Any]:
     assert list(found)[:2] == ["schema", "ok"]
     assert found["schema"] == schema
     return found
+
+
+def too_wide(lines: Iterable[str], columns: int) -> list[str]:
+    """Return the lines that are wider than a terminal, but for one word with a code span."""
+    one = re.compile(r"\s*[^\s`]*`[^`]*`[^\s`]*")
+    return [line for line in lines if columns_of(line) > columns and not one.fullmatch(line)]
 
 
 def at_terminal(folder: Path, *words: str, typed: bytes = b"", **variables: str) -> tuple[int, str]:

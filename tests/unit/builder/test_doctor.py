@@ -37,6 +37,7 @@ from tfdock.run.journal import RunEntry
 from tfdock.types import BuildId, Host, LocalGpu, Machine, WritableFolder
 from tfdock.wheelhouse.store import Wheelhouse
 
+from ..command_line import too_wide
 from ..desk import GIB, Desk
 
 RUN = "20261121-104600-3fa9c1"
@@ -402,7 +403,7 @@ def test_no_line_is_wider_than_the_terminal(
     machine(Host(gpus=(RTX3080,), drivers={"cuda": "470.256.02"}), memory=2 * GIB, free=GIB)
     result = run(written(tmp_path, PROFILE), columns=columns)
     assert result.exit_code == ExitCode.RESOURCES
-    assert max(map(len, result.stdout.splitlines())) <= columns
+    assert too_wide(result.stdout.splitlines(), columns) == []
     assert "fix:" in result.stdout
 
 

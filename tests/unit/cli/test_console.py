@@ -6,10 +6,8 @@ import contextlib
 import io
 import os
 import pty
-import re
 import sys
 import tty
-from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -22,14 +20,10 @@ from tfdock.errors import Problem, Suggestion
 from tfdock.events import Event
 from tfdock.types import BuildId
 
+from ..command_line import too_wide
+
 RED, END = "\x1b[31m", "\x1b[0m"
 PROSE = st.text(alphabet="abcdefgh `/-.é漢 \n", max_size=300)
-
-
-def too_wide(lines: Iterable[str], columns: int) -> list[str]:
-    """Return the lines that are wider than the terminal, but for one word with a code span."""
-    one = re.compile(r"\s*[^\s`]*`[^`]*`[^\s`]*")
-    return [line for line in lines if console.columns_of(line) > columns and not one.fullmatch(line)]
 
 
 @pytest.fixture

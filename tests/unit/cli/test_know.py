@@ -20,8 +20,8 @@ from tfdock.resolve import resolve as resolving
 from tfdock.types import LocalGpu, Version
 
 from .. import command_line
+from ..command_line import too_wide
 from ..desk import Desk
-from .test_console import too_wide
 
 
 def run(*words: str, columns: int = 80) -> Result:
