@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from tfdock.knowledge.evidence_rows import Span
+from tfdock.knowledge.evidence_rows import Span, spans
 from tfdock.knowledge.rows import AcceleratorTable, Branch, Driver, ReleaseRange, Row, Template, not_of
 
 
@@ -75,8 +75,9 @@ class OtherDevice(Row):
     `official` are the releases with official wheels, if any, for Pythons from `python_min` on; `lacking` are patch
     releases without such a wheel; `wheels` gives the CUDA code of these wheels by release. `runs` names the
     accelerators of published builds that run there, besides the CPU; `windows_driver` means that the driver is that
-    of Windows. `says` is a sentence about the wheels, `instead` a sentence about alternatives. `condition` is what
-    the wheels need that not every such device has. `by_release` are facts by release; `{first}` in a sentence is the
+    of Windows. `within` are devices that name the same machine less exactly: a Mac with an M chip is a Mac. `says` is
+    a sentence about the wheels, `instead` a sentence about alternatives. `condition` is, by release, what the wheels
+    need that not every such device has. `by_release` are facts by release; `{first}` in a sentence is the
     release's first patch version. `least` are the oldest versions of the system for the wheels of releases.
     `by_system` says what a topic is on a system, by its `device`, if the wheel for Python is no answer there. `also`
     are other names for versions of a part: `l4t 32.7.1` is `jetpack 4.6.1`.
@@ -93,13 +94,18 @@ class OtherDevice(Row):
     linux: bool = False
     runs: dict[str, str] = Field(default_factory=dict)
     windows_driver: bool = False
-    condition: str = ""
+    within: tuple[str, ...] = ()
+    condition: dict[Span, str] = Field(default_factory=dict)
     says: str
     instead: str
     by_release: dict[Span, str] = Field(default_factory=dict)
     least: dict[Span, str] = Field(default_factory=dict)
     by_system: dict[str, str] = Field(default_factory=dict)
     also: dict[str, str] = Field(default_factory=dict)
+
+    def condition_of(self, release: str) -> str:
+        """Return what the wheels of a release need that not every such device has; empty if nothing is known."""
+        return next((text for span, text in self.condition.items() if spans(span, release)), "")
 
 
 class PublishedBuild(Row):

@@ -236,10 +236,11 @@ class KnowledgeBase:
         """Return the same knowledge with the official wheels of another system (`macos 10.12`)."""
         rows = dict(self.releases)
         number = next((number for name, number in device.also.items() if name in system.lower()), system)
-        own = re.search(r"\d+\.[\d.]+$", number)
+        # Not the number of an M chip.
+        own = re.findall(r"(?<![\d.])(?<!\bm)\d+(?:\.\d+)*", number.lower())
         for name, row in rows.items() if not device.linux else ():
             least = next((version for span, version in device.least.items() if spans(span, name)), "0")
-            has = spans(device.official or "", name) and not (own and Version(own[0]) < Version(least))
+            has = spans(device.official or "", name) and not (own and Version(own[-1]) < Version(least))
             code = next((code for span, code in device.wheels.items() if spans(span, name)), ())
             changed = {
                 "pythons": tuple(one for one in row.pythons if has and Version(one) >= Version(device.python_min)),

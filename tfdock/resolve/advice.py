@@ -186,12 +186,25 @@ def read_question(knowledge: KnowledgeBase, words: Sequence[str]) -> Asked:
     topics = {name: row for name, row in rows.items() if row in knowledge.topics}
     systems = {name: row for name, row in rows.items() if row.official and (name not in topics or rows == topics)}
     gpus = [name for name in names if name not in {*systems, *topics} and name.lower() != _PLAIN]
+    machines = _joined_systems(systems)
+    names = [*(name for name in names if name not in systems), *machines]
+    topics = {name: row for name, row in topics.items() if name not in systems or name in machines}
     # A word without a digit that is not like the name of any GPU.
     strange = {name for name in gpus if not (name in rows or re.search(r"\d", name) or find_gpu(knowledge, name))}
     strange = {name for name in strange if name.lower() not in gpu_words(knowledge)}
     strange = strange if parts or strange < {*names} else set()
     known, unknown = ([name for name in gpus if (name in strange) is odd] for odd in (False, True))
-    return Asked(names, parts, known, systems, topics, unknown)
+    return Asked(names, parts, known, machines, topics, unknown)
+
+
+def _joined_systems(systems: dict[str, OtherDevice]) -> dict[str, OtherDevice]:
+    """Return systems by name. The names of one machine are joined: each may tell something (`m1 macos 11.6`)."""
+    for name, row in systems.items():
+        same = [other for other, its in systems.items() if other != name and (its is row or its.device in row.within)]
+        if same:
+            others = {one: its for one, its in systems.items() if one not in (name, *same)}
+            return _joined_systems({**others, " ".join((name, *same)): row})
+    return systems
 
 
 def advise_on(
@@ -603,7 +616,7 @@ class _Wanted:
     def system(self, release: Release, version: str) -> str:
         """Return where the wheel of the project `tensorflow` runs with its GPU code; empty if not known."""
         if self.device and self.unbuilt:
-            return self.device.condition
+            return self.device.condition_of(release.release)
         rows = self.knowledge.cpu_features.values()
         official = (row for row in rows if row.machine == OFFICIAL_MACHINE and row.is_in_official(release, version))
         features = [row.feature.upper() for row in official]
