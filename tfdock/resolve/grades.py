@@ -47,7 +47,10 @@ class Reports:
         self._built = [row for row in told if row.outcome == "built"]
         self._own = [row for row in self._built if row.accelerator == facts["accelerator"]]
         self._edited = [row for row in told if row.outcome == "built-with-edit"]
-        failed = [row for row in rows if row.outcome == "fails"]
+        if facts["fork"] and self._own:
+            # The fork may mend what fails in TensorFlow itself.
+            self._known = [row for row in self._known if row.fork]
+        failed = [row for row in rows if row.outcome == "fails" and row in self._known]
         self._mended = [row for row in failed if self._mending(row)]
         self._failed = [row for row in failed if row not in self._mended]
         self._covered = self._by_edits(self._edited, self._mended)

@@ -187,6 +187,8 @@ def test_builds_of_a_fork_are_evidence_for_the_fork_alone(desk: Desk, git: str, 
     text = f'schema: 1\ntensorflow: {source}\npython: "3.8"\ncuda: "11.7"\nbase: {base}\n'
     resolution = desk.resolve(f"{text}compute_capabilities: [compute_80]\nallow_untested: true\n")
     assert [problem.code for problem in resolution.untested if problem.field == "python"] == doubted
+    # The fork mends what fails in TensorFlow itself.
+    assert ("known-to-fail" in [problem.code for problem in resolution.warnings]) == bool(doubted)
 
 
 @pytest.mark.parametrize(("xla", "grade"), [("false", "built"), ("true", "tested")])
