@@ -7,6 +7,7 @@ line turns them into text, JSON and an exit code.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from enum import IntEnum
@@ -53,6 +54,11 @@ def joined(words: Iterable[str]) -> str:
     """Join words, at least one, for a sentence: `a, b and c`."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def quoted_with(text: str, quote: str) -> str:
+    """Return a text whose commands have this quote in place of `'`. A command that has both is kept."""
+    return re.sub(f"`[^`{quote}]*`", lambda span: span[0].replace("'", quote), text)
 
 
 Severity = Literal["error", "warning"]

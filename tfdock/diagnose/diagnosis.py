@@ -17,7 +17,7 @@ from tfdock.bazel.output import compiler_errors
 from tfdock.diagnose import skew
 from tfdock.diagnose.log_search import GoodEnd, LogSightings, Sighting, SuspectLine
 from tfdock.diagnose.skew import ObservedParts, Skew
-from tfdock.errors import Suggestion, clean
+from tfdock.errors import Suggestion, clean, quoted_with
 from tfdock.knowledge.failure_rows import ErrorKind, Failure, Relation, comparable
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import profile_fixes
@@ -102,7 +102,7 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
     ranked = [((one.survivable, one.row.cascade, one.line), _finding(one, seen, here, context)) for one in specific]
     ranked += [((False, False, one.error.line), _skew_finding(one, here, context)) for one in skews]
     ranked.sort(key=itemgetter(0))
-    findings = tuple(_in_words_of_system(finding, seen, here) for _, finding in ranked)
+    findings = tuple(_with_other_way(finding, seen, here) for _, finding in ranked)
     return Diagnosis(
         lines=seen.lines,
         findings=findings,
@@ -150,7 +150,8 @@ def _first(seen: LogSightings, here: ObservedParts, kinds: Sequence[ErrorKind]) 
         told = f"{told} Below it, the tool that failed says: `{said[:_LONGEST]}`."
         first = SuspectLine(first.line, said, (first.text,) if first.text.endswith(":") else ())
     left_out = _left_out(first.line, first.text, seen, here)
-    return " ".join(filter(None, (told, here.outside(), skew.next_step((first.text, *first.below), kinds), left_out)))
+    step = _in_words_of_system(skew.next_step((first.text, *first.below), kinds), here)
+    return " ".join(filter(None, (told, here.outside(), step, left_out)))
 
 
 def _skew_finding(one: Skew, here: ObservedParts, context: Context) -> Finding:
@@ -181,16 +182,21 @@ def _left_out(line: int, text: str, seen: LogSightings, here: ObservedParts) -> 
     return " ".join(part.leave_out for part in here.parts.values() if part.leave_out and part.is_about(said))
 
 
-def _in_words_of_system(finding: Finding, seen: LogSightings, here: ObservedParts) -> Finding:
-    """Return a finding whose fix names programs of the system that wrote the log, and ends with another way."""
+def _with_other_way(finding: Finding, seen: LogSightings, here: ObservedParts) -> Finding:
+    """Return a finding whose fix is for the system that wrote the log, and ends with another way."""
     fix, error = finding.fix, finding.excerpt.partition("\n")[0]
     # An error at run time does not come from the part that was being built.
     if finding.stage != "runtime":
         fix = f"{fix} {_left_out(finding.line, error, seen, here)}".strip()
+    return replace(finding, fix=_in_words_of_system(fix, here))
+
+
+def _in_words_of_system(text: str, here: ObservedParts) -> str:
+    """Return a text whose commands name programs of the system that wrote the log, in the quotes of its shell."""
     system = next((part for name, part in here.parts.items() if part.phrases and name in here.there), None)
     for debian, own in system.phrases.items() if system else ():
-        fix = fix.replace(debian, own)
-    return replace(finding, fix=fix)
+        text = text.replace(debian, own)
+    return quoted_with(text, system.quote) if system else text
 
 
 def _with_grave_failures(seen: LogSightings, rows: Mapping[str, Failure], accelerator: str) -> Sequence[Sighting]:

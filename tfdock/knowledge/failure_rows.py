@@ -314,8 +314,9 @@ class LogPart(Remedied):
     are expressions for the line of an error about the part, `about` is the usual cause of such errors. Only the first
     `digits` numbers of a version are compared. `too_new` and `too_old` are templates of `wanted` and `limit`
     (`<1.19`). `remark` is added to every error of unsure cause if the log shows the part. `libc` is the C library of
-    a system without glibc, `phrases` maps Debian's commands to the commands of this system. `made_with` gives
-    the part's versions by release, if `releases.yaml` has none. `leave_out` says how to build without it.
+    a system without glibc, `phrases` maps Debian's commands to the commands of this system, and `quote` is the quote
+    of its shell. `made_with` gives the part's versions by release, if `releases.yaml` has none. `leave_out` says how
+    to build without it.
     """
 
     KEY = ("part",)
@@ -334,6 +335,7 @@ class LogPart(Remedied):
     made_with: dict[ReleaseRange, tuple[str, ...]] = Field(default_factory=dict)
     libc: str = ""
     phrases: dict[str, str] = Field(default_factory=dict)
+    quote: str = "'"
 
     def version_in(self, place: int, line: str) -> str | None:
         """Return the version that a line shows by the pattern at `place`; empty without one, None without a match."""

@@ -80,7 +80,7 @@ class OtherDevice(Row):
     need that not every such device has. `by_release` are facts by release; `{first}` in a sentence is the
     release's first patch version. `least` are the oldest versions of the system for the wheels of releases.
     `by_system` says what a topic is on a system, by its `device`, if the wheel for Python is no answer there. `also`
-    are other names for versions of a part: `l4t 32.7.1` is `jetpack 4.6.1`.
+    are other names for versions of a part: `l4t 32.7.1` is `jetpack 4.6.1`. `quote` is the quote of its shell.
     """
 
     KEY = ("device",)
@@ -102,6 +102,7 @@ class OtherDevice(Row):
     least: dict[Span, str] = Field(default_factory=dict)
     by_system: dict[str, str] = Field(default_factory=dict)
     also: dict[str, str] = Field(default_factory=dict)
+    quote: str = "'"
 
     def condition_of(self, release: str) -> str:
         """Return what the wheels of a release need that not every such device has; empty if nothing is known."""

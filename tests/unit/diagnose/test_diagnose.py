@@ -226,6 +226,12 @@ def test_each_literal_of_suspicious_lines_leads_to_one(literal: str) -> None:
     assert any(diagnosed(f"{line}\n".encode()).suspects for line in lines)
 
 
+def test_on_windows_commands_have_quotes_that_its_shell_knows() -> None:
+    (found,) = diagnosed(b"C:\\Users\\me\\a.py\nAttributeError: _ARRAY_API not found\n").findings
+    assert '`python -m pip install "numpy<2"`' in found.fix
+    assert '`python -c "import numpy; print(numpy.__file__)"`' in found.fix
+
+
 def test_what_a_value_means_does_not_replace_the_fix_of_a_row_that_keeps_its_own() -> None:
     line = "AttributeError: partially initialized module 'tensorflow' has no attribute 'Tensor' (most likely due to a"
     (found,) = diagnosed(f"{line} circular import)\n".encode()).findings

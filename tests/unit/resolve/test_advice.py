@@ -774,6 +774,7 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
         ("macos 11.6 m1", "no official wheel for m1 macos 11.6", "macOS 11 `pip install tensorflow-macos==2.9.2"),
         ("macos --tensorflow 2.6", "wheel of TensorFlow 2.6.5 runs", "Intel Mac; for Apple silicon it has no wheel"),
         ("raspberry pi aarch64 --tensorflow 2.0", "no official wheel for aarch64 raspberry", "`cp37` for Debian"),
+        ("windows --tensorflow 2.10", "TensorFlow 2.10.1 runs", '`pip install tensorflow==2.10.1 "numpy<2"`'),
         ("macos high sierra", "the official wheel of TensorFlow 1.13.2 runs", "wheels for Intel end at 2.16"),
         ("Is tensorflow 2.15 compatible with python 3.12?", "no official wheel for Python 3.12", "3.9 to 3.11"),
         ("does tensorflow 1.15 work with cuda 10.2?", "wheel goes with cuda 10.2.", "1.15: CUDA 10.0, cuDNN 7.4"),

@@ -18,7 +18,7 @@ from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.commands.init import write_profile
 from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, local_names, reasons, split_names, topic_lines
 from tfdock.documents.knowledge_documents import PublishedBuildJson
-from tfdock.errors import ProfileError
+from tfdock.errors import ProfileError, quoted_with
 from tfdock.gpu.devices import other_device
 from tfdock.host.settings import Settings
 from tfdock.knowledge.fits import goes_with, releases_with
@@ -87,8 +87,9 @@ def advise(
     asked = read_question(base, words)
     for line in (*_told_on(asked), *_refused(base, asked.parts, advice.release)):
         console.result(console.Style(sys.stdout).bad(line))
+    quote = next((row.quote for row in asked.systems.values()), "'")
     for line, indent in _lines(base, advice, output):
-        console.result(line, indent=indent)
+        console.result(quoted_with(line, quote), indent=indent)
 
 
 def _about_topics(base: KnowledgeBase, words: Sequence[str], tensorflow: str | None) -> list[str]:
