@@ -71,6 +71,7 @@ _PREFIX = re.compile(
             r">> \d+ {2,8}|\[(?:ERROR|error|stderr)\] +",  # Spack, Maven and others
             r"##\[(?:error|warning|group|debug|section|command)\]|::(?:error|warning|notice)[^:\n]{0,200}::",
             r"E\s{2,7}(?=\S)",  # pytest
+            r"C/C\+\+: (?:\w{1,40}\|[\w-]{1,20} :)?",  # Gradle, before the output of CMake
             r"(?<!\s) ?\| (?=[^\s|^~+][^|]*$)",  # BitBake; neither tables, nor a compiler's excerpts with more blanks
             r"\*\*(?=[A-Za-z])|\d{1,4}>\s{0,8}(?=\S)",  # Markdown, around a line that was pasted; MSBuild
             r"\s{1,200}",

@@ -44,7 +44,7 @@ _ANNOUNCED = re.compile(
 #: Lines that Bazel and Nix print, lines of a command that Bazel shows, and a compiler's warnings.
 _AROUND = re.compile(
     r"Target |Use --|g?make\b|ninja|INFO|FAILED|ERROR|DEBUG|WARNING|Execution platform|#|\(cd |exec env|[A-Z_]{2,}=|"
-    r"In file included|last \d|> |\[\d|\S[^:]*: [^:]+: +\w:\\|.{300}|"
+    r"In file included|last \d|>(?: |$)|\[\d|\S[^:]*: [^:]+: +\w:\\|.{300}|"
     r".*(?:\\$|: In (?:function|member)|: (?:warning|note): |\bwarning\b)"
 )
 # Messages of tools about a removed name.
