@@ -92,6 +92,7 @@ WITHOUT_AN_IMAGE = {
     "eb-1.5.0-goolfc-2017b-python-3.6.3": "gcc 6 stands in Ubuntu 18.04, whose C library CUDA 9.0 does not read",
     "ghostplant-1.8-cuda8.0": "no archive of cuDNN 7 for CUDA 8.0",
     "ghostplant-1.10-cuda8.0": "as 1.8",
+    "tf53062-2.7-cuda10.2": "no image with CUDA 10.2 has cuDNN 8.2",
     "jsc-2.6.0-cuda11.5": "gcc 11 stands in Ubuntu 22.04, for which NVIDIA's images begin with CUDA 11.7",
     "eb-2.13.0-foss-2023a-cuda-12.1.1": "no image of NVIDIA's has Python 3.11, and none is compiled here",
     "eb-2.7.1-cuda11.4": "gcc 11 stands in Ubuntu 22.04, for which NVIDIA's images begin with CUDA 11.7",
