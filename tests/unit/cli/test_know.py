@@ -298,7 +298,7 @@ def test_what_no_release_has_says_what_is_known(words: list[str], told: str) -> 
     ("words", "told"),
     [
         (["1.3"], "`pip install tensorflow-gpu==1.3.0`, CUDA 8.0, cuDNN 6;"),
-        (["docker"], "2.14 to now: `docker pull tensorflow/tensorflow:X.Y.Z-gpu`"),
+        (["docker"], "2.18 to now: driver 525 or newer: `docker pull tensorflow/tensorflow:X.Y.Z-gpu`"),
         (["rocm", "3.10"], "1.15 2.7 3.3-3.7"),
         # The wheels of 1.13 and 1.14 for Python 3.7 need glibc 2.23: tensorflow/tensorflow issue 26826.
         (["glibc", "2.17"], "1.13 2.7 3.3-3.6 0.19.2"),

@@ -780,6 +780,16 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
         ("does tensorflow 1.15 work with cuda 10.2?", "wheel goes with cuda 10.2.", "1.15: CUDA 10.0, cuDNN 7.4"),
         ("raspberry pi --tensorflow 1.0", "TensorFlow 0.12 to 1.3: ", "lhelontra/tensorflow-on-arm"),
         ("windows --tensorflow 2.5", "wheel of TensorFlow 2.5.3 runs", "2.5: with an NVIDIA GPU, CUDA 11.2"),
+        ("decision forests --tensorflow 2.8", "tensorflow-decision-forests: ", "decision-forests==0.2.4`"),
+        ("tfx --tensorflow 2.12", "TFX and its libraries: ", "`pip install tfx==1.13.0`"),
+        ("tensorboard 2.4", "tensorboard and tensorflow-estimator: ", "any newer tensorboard works"),
+        ("tensorflow-gpu windows", "uses a GPU in Windows itself is 2.10", "tensorflow[and-cuda]"),
+        ("rtx3060ti docker --tensorflow 1.15", "wheel of TensorFlow 2.5.3 runs", "with driver 525 or newer"),
+        ("docker driver 450 --tensorflow 2.5", "go with driver 450", "2.5: driver 460 or newer, or one of 450"),
+        ("bazel --tensorflow 2.1", "bazel: each release of TensorFlow", "2.1: Bazel 0.29.1 (0.27.1 to 0.29.1)"),
+        ("which python version for tensorflow 2.4", "python: ", "2.4: Python 3.6 to 3.8"),
+        ("keras-tuner --tensorflow 2.1", "keras-tuner: ", "pip takes the newest one for your Python"),
+        ("tensorflow-macos intel mac", "an AMD GPU take Python 3.8 to 3.10", "tensorflow-metal==1.0.0"),
     ],
 )  # fmt: skip
 def test_all_words_of_a_question_are_answered_together(words: str, first: str, told: str) -> None:
