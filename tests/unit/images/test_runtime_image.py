@@ -59,6 +59,7 @@ from tfdock.wheel.wheel_file import inspected
 from tfdock.wheelhouse import simple_index
 
 from .. import golden
+from ..desk import problem_of
 from ..small_wheels import NAME, inspection_of, wheel_of
 
 KNOWLEDGE = loader.knowledge()
@@ -294,9 +295,7 @@ class Bench:
         return make(self.environment, KNOWLEDGE, *build, wish or RuntimeImageRequest(name="mine:1"))
 
     def refused(self, kind: type[TfdockError], code: str, **plan: Any) -> Problem:
-        with pytest.raises(kind) as caught:
-            self.made(**plan)
-        (problem,) = caught.value.problems
+        problem = problem_of(lambda: self.made(**plan), kind)
         assert problem.code == code
         return problem
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tfdock.errors import ProfileError, WheelRefused
+from tfdock.errors import WheelRefused
 from tfdock.images import wheel_layout
 from tfdock.images.image_tags import fingerprint_tag, moving_tag, shipment
 from tfdock.images.wheel_image import (
@@ -30,6 +30,8 @@ from tfdock.oci.plain_tar import archive
 from tfdock.plan.build_plan import EPOCH
 from tfdock.wheelhouse.build_record import verified
 from tfdock.wheelhouse.simple_index import IndexedWheel
+
+from ..desk import problem_of
 
 CUDA = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
 METADATA = b"Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.18.0+cuda12.5.sm86\nLicense: Apache 2.0\n"
@@ -130,9 +132,7 @@ def test_the_architecture_is_that_of_the_platform_tag(tag: str, platform: str) -
 @pytest.mark.parametrize("tags", [["any"], ["macosx_12_0_arm64"], ["linux_x86_64", "linux_aarch64"], ["linux_vax"]])
 def test_wheels_without_one_platform_are_no_image(tags: list[str]) -> None:
     files = [f"tensorflow-2.18.{number}-py3-none-{tag}.whl" for number, tag in enumerate(tags)]
-    with pytest.raises(WheelRefused) as caught:
-        shipment([build(CUDA, *files)])
-    assert [problem.code for problem in caught.value.problems] == ["image-platform-unknown"]
+    assert problem_of(lambda: shipment([build(CUDA, *files)]), WheelRefused).code == "image-platform-unknown"
 
 
 # --- layers ---------------------------------------------------------------------------------------------------------
@@ -327,9 +327,7 @@ def test_together_they_are_one_image_or_an_index_under_that_tag() -> None:
 def test_one_image_does_not_hold_two_of_one_name(other: dict[str, Any]) -> None:
     both = [build(), build(**other)]
     shipment(both)
-    with pytest.raises(ProfileError) as caught:
-        shipment(both, together="all")
-    assert [problem.code for problem in caught.value.problems] == ["image-builds-collide"]
+    assert problem_of(lambda: shipment(both, together="all")).code == "image-builds-collide"
 
 
 @pytest.mark.parametrize("limit", ["MOST_WHEELS", "MOST_PAPERS"])
@@ -337,9 +335,7 @@ def test_nothing_is_pushed_that_nobody_could_pull(limit: str, monkeypatch: pytes
     most = 1 if limit == "MOST_WHEELS" else len(WheelImage.of([build(), CPU]).papers) - 1
     monkeypatch.setattr(f"tfdock.images.image_tags.{limit}", most)
     assert len(shipment([build(), CPU]).images) == 2
-    with pytest.raises(ProfileError) as caught:
-        shipment([build(), CPU], together="all")
-    assert [problem.code for problem in caught.value.problems] == ["image-too-large"]
+    assert problem_of(lambda: shipment([build(), CPU], together="all")).code == "image-too-large"
 
 
 # --- the file -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 import tfdock
-from tfdock.errors import ProfileError
 from tfdock.knowledge.contract import holds
 from tfdock.knowledge.fits import distribution_of, libraries, serves
 from tfdock.knowledge.gpu_rows import Gpu
@@ -25,6 +24,8 @@ from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
 from tfdock.profile.yaml_nodes import MAX_BYTES
 from tfdock.resolve.tools import packaged
 from tfdock.types import Capability, ImageRef, Version
+
+from ..desk import problem_of
 
 FOLDER = Path(tfdock.__file__).parent / "knowledge"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -155,9 +156,7 @@ GOOD = 'sources: {{s: here}}\nrows:\n  - {{toolkit: cuda, version: "12.5", targe
 def test_a_row_that_cannot_be_right_is_refused_where_it_stands(
     table: str, text: str, place: tuple[int, int], says: str
 ) -> None:
-    with pytest.raises(ProfileError) as error:
-        getattr(KnowledgeBase({table: [("mine.yaml", text)]}), table)
-    (problem,) = error.value.problems
+    problem = problem_of(lambda: getattr(KnowledgeBase({table: [("mine.yaml", text)]}), table))
     assert (problem.file, problem.line, problem.column) == ("mine.yaml", *place)
     assert problem.code == ("knowledge-table" if says.startswith("needs") else "knowledge-row")
     assert says in problem.message
@@ -236,9 +235,7 @@ def test_a_value_that_nothing_could_use_is_refused_where_it_stands(table: str, r
     text = f"rows:\n- {{{row}, source: s}}\n"
     families = ("accelerators.yaml", (FOLDER / "accelerators.yaml").read_text())
     texts = {"accelerators": [families], name: [("mine.yaml", text)]}
-    with pytest.raises(ProfileError) as error:
-        getattr(KnowledgeBase(texts), table)
-    (problem,) = error.value.problems
+    problem = problem_of(lambda: getattr(KnowledgeBase(texts), table))
     assert (problem.where, problem.code) == (f"mine.yaml:2:{text.splitlines()[1].index(at) + 1}", "knowledge-row")
     assert says in problem.message
     assert problem.fix

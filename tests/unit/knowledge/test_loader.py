@@ -21,6 +21,8 @@ from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import yaml_nodes
 
+from ..desk import problem_of
+
 # The attribute of the knowledge base where it is not the table's own name.
 ATTRIBUTES = {"bazel": "bazel_options"}
 CPU = 'schema: 1\ntensorflow: "2.18.0"\n'
@@ -242,9 +244,7 @@ def test_a_table_without_rows_is_refused_however_often_it_was_read(tmp_path: Pat
     folder.mkdir()
     (folder / "drivers.yaml").write_text(text)
     for _ in range(2):
-        with pytest.raises(ProfileError) as caught:
-            _ = loader.read_knowledge([folder], tmp_path / "cache").drivers
-        (problem,) = caught.value.problems
+        problem = problem_of(lambda: loader.read_knowledge([folder], tmp_path / "cache").drivers)
         assert (problem.code, problem.where) == ("knowledge-table", f"{folder / 'drivers.yaml'}:1:1")
 
 
@@ -253,9 +253,7 @@ def test_what_is_no_yaml_is_not_kept(tmp_path: Path, overlay: Callable[..., Path
     assert loader.read_knowledge((), tmp_path / "cache").gpus
     shipped = kept(tmp_path / "cache")
     for _ in range(2):
-        with pytest.raises(ProfileError) as caught:
-            _ = loader.read_knowledge([folder], tmp_path / "cache").gpus
-        assert caught.value.problems[0].code == "yaml-syntax"
+        assert problem_of(lambda: loader.read_knowledge([folder], tmp_path / "cache").gpus).code == "yaml-syntax"
     assert kept(tmp_path / "cache") == shipped, "the shipped tables, and no other"
 
 

@@ -22,6 +22,7 @@ from tfdock.matrix.cells import MOST_CELLS, CellCombination, cover, expand, idle
 from tfdock.matrix.matrix_file import Matrix
 from tfdock.profile import profile as profiles
 
+from ..desk import problem_of
 from ..steps import steps
 
 jsonschema: Any = importlib.import_module("jsonschema")  # has no types
@@ -257,9 +258,7 @@ def test_a_profile_with_a_mistake_is_refused_at_the_line_of_the_matrix_that_make
     (cell,) = expand(
         read(HEAD + "axes: {xla: [true]}\noverrides:\n  - when: {xla: true}\n    set: {bazel.versoin: '7.0'}\n")
     )
-    with pytest.raises(ProfileError) as caught:
-        profiles.checked(profiles.Profile, cell.document, FILE)
-    (problem,) = caught.value.problems
+    problem = problem_of(lambda: profiles.checked(profiles.Profile, cell.document, FILE))
     assert (problem.code, problem.where) == ("profile-unknown-key", f"{FILE}:6:11")
     assert problem.fix == "did you mean `version`?"
 
@@ -330,18 +329,14 @@ def test_a_matrix_starts_from_no_matrix() -> None:
 
 def test_a_matrix_that_nobody_could_build_is_refused_before_it_is_made() -> None:
     axes = "\n".join(f"  components.c{number}: {[str(value) for value in range(10)]}" for number in range(12))
-    with pytest.raises(ProfileError) as caught:
-        expand(read(f"{HEAD}axes:\n{axes}\n"))
-    (problem,) = caught.value.problems
+    problem = problem_of(lambda: expand(read(f"{HEAD}axes:\n{axes}\n")))
     assert problem.code == "matrix-too-large"
     assert problem.message == f"the matrix has 1000000000000 cells; at most {MOST_CELLS} are allowed"
 
 
 def test_more_rules_than_can_be_held_against_all_cells_are_refused() -> None:
     rules = "".join(f"  - {{when: {{bazel.a{number}: x}}, reason: r}}\n" for number in range(201))
-    with pytest.raises(ProfileError) as caught:
-        expand(read(f"{AXES}exclude:\n{rules}"))
-    (problem,) = caught.value.problems
+    problem = problem_of(lambda: expand(read(f"{AXES}exclude:\n{rules}")))
     assert problem.code == "matrix-too-large"
     assert "201 rules" in problem.message
 

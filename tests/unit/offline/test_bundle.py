@@ -32,6 +32,8 @@ from tfdock.offline.bundle_format import (
 )
 from tfdock.offline.bundled_inputs import SharedInputs
 
+from ..desk import problem_of
+
 ZERO = "0" * 64
 CACHED = b"a downloaded archive"
 CACHED_PATH = f"content_addressable/sha256/{hashlib.sha256(CACHED).hexdigest()}/file"
@@ -93,9 +95,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def refused(path: Path, use: Callable[[Bundle], object] = lambda _: None) -> str:
-    with pytest.raises(TfdockError) as caught:
-        use(open_bundle(path))
-    (problem,) = caught.value.problems
+    problem = problem_of(lambda: use(open_bundle(path)), TfdockError)
     assert problem.fix
     assert str(path) in problem.message
     return problem.code
@@ -416,9 +416,7 @@ REFUSED = {
 def test_images_that_take_a_name_or_that_two_readers_could_read_differently_are_not_loaded(
     path: Path, data: bytes, says: str
 ) -> None:
-    with pytest.raises(TfdockError) as error:
-        supply(path, data + END)._check_names()
-    (problem,) = error.value.problems
+    problem = problem_of(supply(path, data + END)._check_names, TfdockError)
     assert problem.code == "bundle-damaged"
     assert says in problem.message
 

@@ -25,7 +25,7 @@ from tfdock.profile.units import parse_bytes, parse_seconds
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import ImageRef, Machine, Source
 
-from ..desk import GIB, Desk
+from ..desk import GIB, Desk, problem_of
 
 MIB = 1 << 20
 HEAD = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\n'
@@ -225,9 +225,7 @@ def test_disk_and_time_come_from_the_release_or_the_profile(desk: Desk) -> None:
 
 
 def test_memory_in_which_bazel_itself_cannot_live_is_refused(desk: Desk) -> None:
-    with pytest.raises(Incompatible) as caught:
-        desk.plan(HEAD + "resources: {memory: 3583MiB}\n")
-    (problem,) = caught.value.problems
+    problem = problem_of(lambda: desk.plan(HEAD + "resources: {memory: 3583MiB}\n"), Incompatible)
     assert (problem.code, problem.field) == ("memory-too-small", "resources.memory")
     assert problem.fix == "give at least 3584MiB; or `resources: {memory: auto}`"
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tfdock.builder import locking
 from tfdock.builder.locking import check_names
-from tfdock.errors import BuildFailed, DiskFull, Problem, ProfileError
+from tfdock.errors import BuildFailed, DiskFull, Problem
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import lock_file as locks
@@ -29,7 +29,7 @@ from tfdock.plan.prepare import lock_path
 from tfdock.resolve.question import LocalSource
 from tfdock.resolve.resolution import Resolution
 
-from ..desk import Desk
+from ..desk import Desk, problem_of
 
 COMMIT = "c" * 40
 DIGEST = "sha256:" + "ab" * 32
@@ -103,9 +103,7 @@ MALFORMED = {
 def test_what_is_no_lock_is_refused_at_its_line(old: str, new: str, line: int, word: str) -> None:
     text = locks.to_text(LOCK)
     assert old in text
-    with pytest.raises(ProfileError) as caught:
-        locks.from_text(text.replace(old, new), "x.lock")
-    (problem,) = caught.value.problems
+    problem = problem_of(lambda: locks.from_text(text.replace(old, new), "x.lock"))
     assert (problem.code, problem.file, problem.line) == ("lock-malformed", "x.lock", line)
     assert word in problem.message
 
@@ -130,9 +128,7 @@ def test_the_files_of_an_image_become_rows() -> None:
 
 @pytest.mark.parametrize("line", ["package x\x1b[2J 1 amd64", "requirement numpy 1.0\u202e ef01"])
 def test_what_no_lock_could_hold_is_refused_where_it_is_read(line: str) -> None:
-    with pytest.raises(BuildFailed) as caught:
-        locks.installed(b"bazel 7.4.1\n", f"{line}\n".encode(), {})
-    (problem,) = caught.value.problems
+    problem = problem_of(lambda: locks.installed(b"bazel 7.4.1\n", f"{line}\n".encode(), {}), BuildFailed)
     assert problem.code == "pin-unprintable"
     assert problem.message.isprintable()
 
@@ -218,9 +214,7 @@ def test_profiles_of_one_call_that_would_have_one_file_are_refused(
     monkeypatch.chdir(tmp_path)
     for name in names:
         Path(name).write_text("x")
-    with pytest.raises(ProfileError) as caught:
-        check_names(names)
-    (problem,) = caught.value.problems
+    problem = problem_of(lambda: check_names(names))
     assert (problem.code, problem.file) == ("lock-name-taken", "a.lock")
 
 
@@ -244,9 +238,7 @@ def test_a_folder_that_is_closed_is_told_before_anything_is_asked_and_a_full_dis
         locking._write(tmp_path / "x.lock", "")
     locking._check_place(tmp_path / "x.lock")
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
-    with pytest.raises(ProfileError) as caught:
-        locking._check_place(tmp_path / "x.lock")
-    assert caught.value.problems[0].code == "file-error"
+    assert problem_of(lambda: locking._check_place(tmp_path / "x.lock")).code == "file-error"
 
 
 def test_the_sum_of_a_lock_is_that_of_its_bytes(tmp_path: Path) -> None:
