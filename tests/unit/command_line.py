@@ -20,10 +20,10 @@ from tfdock.cli.app import app
 from tfdock.cli.console import columns_of
 
 
-def run(*words: str | Path, **variables: str) -> Result:
+def run(*words: str | Path, stdin: str | bytes | None = None, **variables: str) -> Result:
     """Run `tfdock` with these words and variables, without colours, and with the shipped knowledge alone."""
     environment = {"COLUMNS": "400", "NO_COLOR": "1", "TFDOCK_KNOWLEDGE": "", **variables}
-    return CliRunner().invoke(app, [*map(str, words)], env=environment)
+    return CliRunner().invoke(app, [*map(str, words)], env=environment, input=stdin)
 
 
 def document(result: Result, schema: str) -> dict[str, Any]:

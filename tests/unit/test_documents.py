@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 from document_schemas import jsonschema
-from typer.testing import CliRunner
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.cli.app import app
 from tfdock.cli.completion import of_fields
 from tfdock.documents import published
 from tfdock.documents.schemas import NAMES, schema_of
 from tfdock.knowledge import loader
 from tfdock.matrix import matrix_file
 from tfdock.profile import profile
+
+from .command_line import run
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,14 +45,14 @@ def test_a_schema_is_valid_and_describes_everything_in_a_document(name: str) -> 
 
 @pytest.mark.parametrize("name", [*NAMES, "profile", "matrix"])
 def test_a_schema_is_printed_by_its_name(name: str) -> None:
-    result = CliRunner().invoke(app, ["schema", name])
+    result = run("schema", name)
     assert (result.exit_code, result.stderr) == (0, "")
     own = {"profile": profile.json_schema, "matrix": matrix_file.json_schema}.get(name)
     assert json.loads(result.stdout) == (own(of_fields(loader.knowledge())) if own else schema_of(name))
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    result = CliRunner().invoke(app, ["schema", "recrod"], env={"COLUMNS": "1000"})
+    result = run("schema", "recrod", COLUMNS="1000")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Did you mean `record`?" in result.stderr
     assert all(name in result.stderr for name in NAMES)

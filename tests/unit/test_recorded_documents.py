@@ -14,15 +14,13 @@ from pathlib import Path
 
 import pytest
 from document_schemas import faults, name_of
-from typer.testing import CliRunner
 from wheelhouses import made
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock import __version__
-from tfdock.cli.app import app
 from tfdock.host import hardware
 from tfdock.knowledge import loader
 
+from .command_line import run
 from .desk import MACHINE, Desk
 
 TESTS = Path(__file__).parents[1]
@@ -113,7 +111,7 @@ def recorded(name: str, folder: Path) -> str:
         "TFDOCK_WHEELHOUSE": str(folder / "wheelhouse"),
         "XDG_CONFIG_HOME": str(folder / "config"),
     }
-    result = CliRunner().invoke(app, [*words, "--json"], env=environment)
+    result = run(*words, "--json", **environment)
     assert result.exit_code != 70, result.stderr
     text = result.stdout.replace(str(folder), "{folder}").replace(str(TESTS.parent), "{root}")
     document = json.loads(text)

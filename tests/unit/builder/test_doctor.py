@@ -12,12 +12,9 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
-from typer.testing import CliRunner
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.builder import doctor
-from tfdock.cli.app import app
 from tfdock.cli.commands import doctor as command
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ImageInfo
 from tfdock.errors import (
@@ -37,7 +34,7 @@ from tfdock.run.journal import RunEntry
 from tfdock.types import BuildId, Host, LocalGpu, Machine, WritableFolder
 from tfdock.wheelhouse.store import Wheelhouse
 
-from ..command_line import too_wide
+from .. import command_line
 from ..desk import GIB, Desk
 
 RUN = "20261121-104600-3fa9c1"
@@ -371,13 +368,10 @@ def run(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
     """The command with an engine in memory, where the settings say."""
     for name in ("wheelhouse", "cache_dir", "state_dir"):
         monkeypatch.setenv(f"TFDOCK_{name.upper()}", str(getattr(settings, name)))
-    monkeypatch.setenv("TFDOCK_KNOWLEDGE", "")
-    monkeypatch.setenv("NO_COLOR", "1")
 
     def called(*words: str, fake: FakeEngine | None = None, columns: int = 80) -> Any:
-        monkeypatch.setenv("COLUMNS", str(columns))
         monkeypatch.setattr(command, "local_engine", lambda: fake or engine())
-        return CliRunner().invoke(app, ["doctor", *words])
+        return command_line.run("doctor", *words, COLUMNS=str(columns))
 
     return called
 
@@ -403,7 +397,7 @@ def test_no_line_is_wider_than_the_terminal(
     machine(Host(gpus=(RTX3080,), drivers={"cuda": "470.256.02"}), memory=2 * GIB, free=GIB)
     result = run(written(tmp_path, PROFILE), columns=columns)
     assert result.exit_code == ExitCode.RESOURCES
-    assert too_wide(result.stdout.splitlines(), columns) == []
+    assert command_line.too_wide(result.stdout.splitlines(), columns) == []
     assert "fix:" in result.stdout
 
 

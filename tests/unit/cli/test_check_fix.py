@@ -9,10 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
-
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.cli.app import app
+from typer.testing import Result
 
 from .. import command_line
 
@@ -39,8 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def check(*words: str, text: str = "") -> Result:
-    environment = {"COLUMNS": "1000", "NO_COLOR": "1", "TFDOCK_KNOWLEDGE": "", "DOCKER_HOST": "unix:///nope"}
-    return CliRunner().invoke(app, ["check", *words], env=environment, input=text)
+    return command_line.run("check", *words, stdin=text, COLUMNS="1000", DOCKER_HOST="unix:///nope")
 
 
 def test_the_first_way_is_written_and_comments_stay() -> None:

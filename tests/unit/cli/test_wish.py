@@ -13,12 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock import api
 from tfdock.builder.run_document import profile_document
-from tfdock.cli.app import app
 from tfdock.host import hardware
 from tfdock.host.settings import Settings
 from tfdock.plan import prepare
@@ -26,6 +24,8 @@ from tfdock.plan.prepare import Preparer, lock_path
 from tfdock.plan.wish import Wish, wish_of
 from tfdock.profile.profile import MAX_EXTENDS
 from tfdock.types import LocalGpu, Machine
+
+from .. import command_line
 
 Run = Callable[..., Result]
 BASE = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\ngpus: [rtx3080]\ncuda: "12.5.1"\ncudnn: "9.3.0"\n'
@@ -38,7 +38,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(hardware, "local_gpus", lambda: ())
     Path("my.yaml").write_text(BASE)
-    return lambda *words, text="": CliRunner().invoke(app, [*words], env=ENVIRONMENT, input=text)
+    return lambda *words, text="": command_line.run(*words, stdin=text, **ENVIRONMENT)
 
 
 def build_id(result: Result) -> str:
@@ -398,13 +398,13 @@ def test_standard_input_is_a_profile(run: Run) -> None:
 
 def test_servers_are_asked_for_a_profile_from_standard_input() -> None:
     nowhere = {"https_proxy": "http://127.0.0.1:1", "no_proxy": ""}
-    result = CliRunner().invoke(app, ["check", "--online", "-"], env={**ENVIRONMENT, **nowhere}, input=BASE)
+    result = command_line.run("check", "--online", "-", stdin=BASE, **ENVIRONMENT, **nowhere)
     assert result.exit_code == 7
     assert "-: not ok, " in result.stdout
 
 
 def test_bytes_that_are_no_text_are_refused() -> None:
-    result = CliRunner().invoke(app, ["check", "-"], env=ENVIRONMENT, input=b"schema: \xff\xfe")
+    result = command_line.run("check", "-", stdin=b"schema: \xff\xfe", **ENVIRONMENT)
     assert result.exit_code == 2
     assert "<stdin>: error: not UTF-8 text" in result.stderr
 

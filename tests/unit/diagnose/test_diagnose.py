@@ -19,11 +19,10 @@ from typing import Any
 import pytest
 import yaml
 from fake_engine import FakeEngine
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli import ci_log
-from tfdock.cli.app import app, preparer_for, settings_for
+from tfdock.cli.app import preparer_for, settings_for
 from tfdock.cli.diagnosis_text import lines
 from tfdock.diagnose import log_search
 from tfdock.diagnose.diagnose_logs import diagnose_log, diagnose_run_log, load_context
@@ -37,6 +36,7 @@ from tfdock.profile.profile import read as read_profile
 from tfdock.resolve.profile_changes import describe_change
 from tfdock.run.supervisor import Supervisor
 
+from .. import command_line
 from ..samples import sample
 
 KNOWLEDGE = loader.knowledge()
@@ -58,8 +58,7 @@ def ids(*chunks: str | bytes) -> list[str]:
 
 
 def run(*words: str | Path, stdin: bytes | None = None) -> Result:
-    environment = {"COLUMNS": "400", "NO_COLOR": "1"}
-    return CliRunner().invoke(app, ["diagnose", *map(str, words)], env=environment, input=stdin)
+    return command_line.run("diagnose", *words, stdin=stdin)
 
 
 def document_of(*words: str | Path, stdin: bytes | None = None) -> Any:
@@ -513,7 +512,7 @@ def test_a_profile_says_what_it_asks_and_gets_a_change_that_check_accepts(
         (tmp_path / "changed.yaml").write_text(
             yaml.safe_dump({key: value for key, value in changed.items() if value is not None})
         )
-        assert CliRunner().invoke(app, ["check", str(tmp_path / "changed.yaml")]).exit_code == 0, one
+        assert command_line.run("check", tmp_path / "changed.yaml").exit_code == 0, one
     text = run(log, "--profile", profile).stdout
     assert found["asked"][1:] in text
     assert "`tfdock check` accepts it" in text

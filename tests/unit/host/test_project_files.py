@@ -9,13 +9,11 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 from waits import over_and_over
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.builder import locking
 from tfdock.builder.run_document import profile_document
-from tfdock.cli.app import app
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host.project_files import MOST_PATCH, Project, lock_text
 from tfdock.host.settings import Settings
@@ -26,6 +24,7 @@ from tfdock.plan.prepare import Preparer
 from tfdock.plan.render import BuildContext
 from tfdock.types import Machine
 
+from .. import command_line
 from ..desk import problem_of
 
 PATCH = b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
@@ -484,8 +483,7 @@ def test_links_of_a_checkout_stay_links(project: Path) -> None:
 
 
 def run(*words: str | Path, code: int = 0, **variables: str) -> Result:
-    environment = {"COLUMNS": "1000", "NO_COLOR": "1", **variables}
-    result = CliRunner().invoke(app, [str(word) for word in words], env=environment)
+    result = command_line.run(*words, COLUMNS="1000", **variables)
     assert result.exit_code == code, result.output
     assert CANARY not in result.output
     return result

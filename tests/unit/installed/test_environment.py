@@ -11,10 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.cli.app import app
 from tfdock.errors import ProfileError
 from tfdock.host.hardware import ask, text_of
 from tfdock.installed.interpreter import AskedPython, interpreter_at
@@ -29,6 +26,8 @@ from tfdock.installed.packages import (
 )
 from tfdock.installed.tryout import try_tensorflow
 from tfdock.knowledge import loader
+
+from ..command_line import run
 
 #: The tag of this Python.
 TAG = "cp{}{}".format(*sys.version_info)
@@ -100,7 +99,7 @@ def test_what_is_damaged_in_a_dist_info_ends_no_command(tmp_path: Path, name: st
     fake = with_module(tmp_path, "").program
     (info,) = (tmp_path / "site").glob("*.dist-info")
     (info / name).write_bytes(content)
-    result = CliRunner().invoke(app, ["doctor", "--python", str(fake), "--json"])
+    result = run("doctor", "--python", fake, "--json")
     assert result.exit_code in (0, 4)
     assert json.loads(result.stdout)["checks"]
 
@@ -164,7 +163,7 @@ def test_a_file_that_is_longer_than_any_text_is_not_kept(tmp_path: Path) -> None
 
 def test_a_report_of_an_environment_has_the_verdict_on_it(tmp_path: Path) -> None:
     fake, packed = with_module(tmp_path, "").program, tmp_path / "report.zip"
-    result = CliRunner().invoke(app, ["report", "--bundle", "--python", str(fake), "-o", str(packed), "--json"])
+    result = run("report", "--bundle", "--python", fake, "-o", packed, "--json")
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["notes"] == []
     with zipfile.ZipFile(packed) as archive:
@@ -175,11 +174,11 @@ def test_a_report_of_an_environment_has_the_verdict_on_it(tmp_path: Path) -> Non
     for output in (fake, tmp_path / "link"):
         (tmp_path / "link").unlink(missing_ok=True)
         (tmp_path / "link").symlink_to(fake)
-        result = CliRunner().invoke(app, ["report", "--bundle", "--python", str(fake), "-o", str(output)])
+        result = run("report", "--bundle", "--python", fake, "-o", output)
         assert (result.exit_code, fake.read_text()[:2]) == (2, "#!"), "the interpreter is not replaced"
-    alone = CliRunner().invoke(app, ["doctor", "--python", str(fake), "--json"])
+    alone = run("doctor", "--python", fake, "--json")
     assert [check["name"] for check in checks] == [check["name"] for check in json.loads(alone.stdout)["checks"]]
-    result = CliRunner().invoke(app, ["report", "--python", str(fake)])
+    result = run("report", "--python", fake)
     assert (result.exit_code, "--bundle" in result.stderr) == (2, True)
 
 
@@ -245,21 +244,21 @@ def test_a_python_that_does_not_start_is_the_verdict(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'Fatal Python error: no encodings' >&2\nexit 1\n")
     broken.chmod(0o755)
-    result = CliRunner().invoke(app, ["doctor", "--python", str(broken), "--json"])
+    result = run("doctor", "--python", broken, "--json")
     (check,) = json.loads(result.stdout)["checks"]
     assert (result.exit_code, check["code"]) == (4, "python-unusable")
     assert "no encodings" in check["found"]
-    result = CliRunner().invoke(app, ["doctor", "--python", str(broken)])
+    result = run("doctor", "--python", broken)
     assert result.stdout.startswith(f"no: {broken} does not start")
 
 
 def test_an_environment_that_works_on_the_cpu_is_sound(tmp_path: Path) -> None:
     fake = with_module(tmp_path, "").program
     install(tmp_path / "site", "tensorflow", "2.18.0", FILES)
-    result = CliRunner().invoke(app, ["doctor", "--python", str(fake), "--json"])
+    result = run("doctor", "--python", fake, "--json")
     assert result.exit_code == 0
     assert {check["status"] for check in json.loads(result.stdout)["checks"]} <= {"ok", "skipped"}
-    result = CliRunner().invoke(app, ["doctor", "--python", str(fake)])
+    result = run("doctor", "--python", fake)
     assert "TensorFlow 2.18.0 of" in result.stdout
     assert "should work, on the CPU" in result.stdout
 
@@ -267,7 +266,7 @@ def test_an_environment_that_works_on_the_cpu_is_sound(tmp_path: Path) -> None:
 def test_what_no_record_tells_of_is_not_called_sound(tmp_path: Path) -> None:
     fake = with_module(tmp_path, "").program
     next((tmp_path / "site").glob("*/RECORD")).unlink()
-    result = CliRunner().invoke(app, ["doctor", "--python", str(fake)])
+    result = run("doctor", "--python", fake)
     assert (result.exit_code, result.stdout.partition(":")[0]) == (0, "not known")
     assert "without a RECORD" in result.stdout.splitlines()[0]
 
@@ -309,7 +308,7 @@ def test_python_is_given_alone_and_try_with_it() -> None:
         (["rtx3080", "--python", sys.executable], "remove the profiles"),
         (["--try"], "--python .venv"),
     ):
-        result = CliRunner().invoke(app, ["doctor", *words], env={"COLUMNS": "200"})
+        result = run("doctor", *words, COLUMNS="200")
         assert result.exit_code == 2
         assert says in result.stderr
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.cli.app import app
 from tfdock.errors import ProfileError
 from tfdock.host.settings import Settings, load
 from tfdock.profile.endpoint import parse
+
+from .. import command_line
 
 PROFILE = 'schema: 1\ntensorflow: "2.18.0"\naccelerator: cpu\npython: "3.11"\n'
 GIT = PROFILE.replace('"2.18.0"', '{release: "2.18.0", git: "%s/x.git", ref: main}')
@@ -35,8 +35,7 @@ def address(server: socket.socket) -> str:
 
 def run(*words: str | Path, code: int, **variables: str) -> Result:
     defaults = {"TFDOCK_REGISTRIES": "", "DOCKER_HOST": "unix:///nonexistent", "TFDOCK_REMOTE_CACHE": ""}
-    environment = {"COLUMNS": "1000", "NO_COLOR": "1", **defaults, **variables}
-    result = CliRunner().invoke(app, [str(word) for word in words], env=environment)
+    result = command_line.run(*words, COLUMNS="1000", **{**defaults, **variables})
     assert result.exit_code == code, result.output
     return result
 

@@ -6,18 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-import tfdock.cli.main
-from tfdock.cli.app import app
 from tfdock.gpu.devices import local_words
 from tfdock.host import hardware
 from tfdock.plan import prepare
 from tfdock.types import Host, LocalGpu
 
+from ..command_line import run
 from ..desk import Desk
-
-assert tfdock.cli.main  # importing it registers the commands
 
 
 def nvidia(name: str, target: str | None) -> LocalGpu:
@@ -52,7 +49,7 @@ def checked(
     monkeypatch.setattr(hardware, "local_host", lambda: host)
     profile = folder / "local.yaml"
     profile.write_text(f'schema: 1\ntensorflow: "2.20.0"\ngpus: {gpus}\n')
-    return CliRunner().invoke(app, ["check", str(profile), *words])
+    return run("check", profile, *words)
 
 
 def test_a_gpu_newer_than_the_rows_is_built_for_by_its_target(

@@ -8,14 +8,12 @@ import re
 from pathlib import Path
 
 import pytest
-import typer.testing
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import Result
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock import api
-from tfdock.cli.app import app
 from tfdock.errors import ProfileError
 from tfdock.gpu.devices import judge
 from tfdock.knowledge import loader
@@ -26,7 +24,7 @@ from tfdock.resolve.advice import Advice, advise, advise_on, cover, gpus_named
 from tfdock.resolve.gpu_support import target_facts
 from tfdock.types import Version
 
-from ..command_line import too_wide
+from ..command_line import run, too_wide
 from ..desk import Desk
 
 KNOWLEDGE = loader.knowledge()
@@ -296,8 +294,8 @@ def test_a_name_that_is_none_or_that_of_several_is_refused(gpu: str, release: st
 # --- the command ----------------------------------------
 
 
-def command(*words: str, columns: int = 80) -> typer.testing.Result:
-    return typer.testing.CliRunner().invoke(app, ["advise", *words], env={"COLUMNS": str(columns)})
+def command(*words: str, columns: int = 80) -> Result:
+    return run("advise", *words, COLUMNS=str(columns))
 
 
 def test_a_wheel_that_does_not_search_where_its_extra_installs_says_what_to_set() -> None:
@@ -534,7 +532,7 @@ def test_what_cannot_be_understood_exits_with_2(words: list[str]) -> None:
 def test_the_written_profile_is_accepted_by_check(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     assert command("rtx5080", "--tensorflow", "2.19", "-o", str(file)).exit_code == 0
-    assert typer.testing.CliRunner().invoke(app, ["check", str(file)]).exit_code == 0
+    assert run("check", file).exit_code == 0
 
 
 def test_no_file_is_overwritten(tmp_path: Path) -> None:
@@ -558,15 +556,6 @@ def test_where_no_profile_fits_none_is_written(tmp_path: Path) -> None:
 
 
 # --- the tables ----------------------------------------
-
-
-@pytest.mark.parametrize("table", ["estimates", "companions"])
-def test_every_source_of_the_tables_is_explained(table: str) -> None:
-    named = KNOWLEDGE.sources(table)
-    rows = KNOWLEDGE.estimates if table == "estimates" else KNOWLEDGE.companions
-    used = {name for row in rows for name in ((row.source,) if isinstance(row.source, str) else row.source)}
-    assert used == set(named)
-    assert all(row.checked for row in rows)
 
 
 # --- machines without a GPU that wheels are built for ---------------------------------------------------------------

@@ -14,10 +14,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.cli.app import app
 from tfdock.errors import Interrupted, VerificationFailed
 from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader
@@ -25,6 +23,7 @@ from tfdock.trace import xprof_tables
 from tfdock.trace.script_places import PythonPlace
 from tfdock.trace.tracing import Tracer, TraceReport
 
+from .. import command_line
 from ..installed.test_environment import with_module
 from .tables import answers, event, node, step, timed
 
@@ -126,8 +125,7 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def trace(python: Path, *words: str | Path) -> Result:
-    command = ["trace", "--xprof", str(python), *map(str, words)]
-    return CliRunner().invoke(app, command, env={"COLUMNS": "1000"})
+    return command_line.run("trace", "--xprof", python, *words, COLUMNS="1000")
 
 
 def test_the_causes_come_first_and_then_what_takes_long(python: Path) -> None:
@@ -244,7 +242,7 @@ def test_the_line_that_opens_the_page_does_open_it(python: Path, tmp_path: Path)
     assert [program, command, words[:2]] == ["tfdock", "trace", ["--xprof", str(python)]]
     (tmp_path / "trace").rename(tmp_path / "broken")  # so that the page ends at once
     words[-1] = str(next((tmp_path / "broken").rglob("host.xplane.pb")).rename(tmp_path / "broken/host.xplane.pb"))
-    result = CliRunner().invoke(app, [command, *words])
+    result = command_line.run(command, *words)
     assert "xprof cannot show" in result.stderr
 
 

@@ -18,10 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.cli.app import app
 from tfdock.errors import ProfileError
 from tfdock.wheel.facts import WheelError
 from tfdock.wheelhouse.index import WheelIndex
@@ -29,6 +26,7 @@ from tfdock.wheelhouse.simple_index import API_VERSION, IndexedWheel, pages, quo
 from tfdock.wheelhouse.store import Wheelhouse
 
 from .. import houses
+from ..command_line import run
 
 
 class Links(HTMLParser):
@@ -342,7 +340,7 @@ def test_a_name_that_is_no_text_is_left_out_and_listed_in_a_line(house: Wheelhou
     (house.root / os.fsdecode(name)).write_bytes(houses.wheel()[1])
     (problem,) = WheelIndex(house).update().left_out
     assert problem.code == "wheel-bad-name"
-    result = CliRunner().invoke(app, ["wheelhouse", "list", "--wheelhouse", str(house.root)], env={"COLUMNS": "400"})
+    result = run("wheelhouse", "list", "--wheelhouse", house.root)
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 3)
 
 

@@ -17,10 +17,8 @@ import filelock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.cli.app import app
 from tfdock.errors import Locked, WheelRefused
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.types import BuildId
@@ -31,7 +29,7 @@ from tfdock.wheelhouse.index import WheelIndex
 from tfdock.wheelhouse.store import PULLED, WheelFile, Wheelhouse
 from tfdock.wheelhouse.wheelhouse_pruning import Rules, choose
 
-from .. import houses, small_wheels
+from .. import command_line, houses, small_wheels
 from .test_simple_index import contents, named
 
 DAY = 86400.0
@@ -44,8 +42,8 @@ def house(tmp_path: Path) -> Wheelhouse:
 
 
 def run(house: Wheelhouse, *words: str) -> Result:
-    environment = {"COLUMNS": "400", "NO_COLOR": "1", "TFDOCK_STATE_DIR": str(house.root.parent / "state")}
-    return CliRunner().invoke(app, ["wheelhouse", *words, "--wheelhouse", str(house.root)], env=environment)
+    state = str(house.root.parent / "state")
+    return command_line.run("wheelhouse", *words, "--wheelhouse", house.root, TFDOCK_STATE_DIR=state)
 
 
 def document(house: Wheelhouse, *words: str) -> dict[str, Any]:
@@ -196,8 +194,7 @@ def test_the_list_on_the_page_is_what_is_printed(house: Wheelhouse) -> None:
     with foreign.open("wb") as file:
         holed(file, {"tensorflow/python/platform/build_info.py": INFO_OF_CPU}, 230_070_000)
     os.utime(foreign, (time.time() - 9 * DAY,) * 2)
-    environment = {"COLUMNS": "120", "NO_COLOR": "1"}
-    result = CliRunner().invoke(app, ["wheelhouse", "list", "--wheelhouse", str(house.root)], env=environment)
+    result = command_line.run("wheelhouse", "list", "--wheelhouse", house.root, COLUMNS="120")
     printed = result.stdout.replace(str(house.root), "/home/me/wheelhouse")
     page = (Path(__file__).parents[3] / "docs/wheelhouse.md").read_text("utf-8")
     assert f"$ tfdock wheelhouse list\n{printed}```" in page
@@ -762,7 +759,7 @@ def test_a_record_that_cannot_be_read_is_warned_of(house: Wheelhouse) -> None:
     for bad in (text[:200], *(text.replace(fingerprint, name) for name in ("", "../../../x", r"a\u0000", r"\ud800"))):
         file.write_text(bad)
         for command in ("list", "prune"):
-            result = CliRunner().invoke(app, ["wheelhouse", command, "--wheelhouse", str(house.root)])
+            result = run(house, command)
             assert result.exit_code == 0
             assert f"warning: {file} is not a readable record" in result.stderr
     assert document(house, "list")["problems"][0]["code"] == "record-unreadable"
@@ -771,4 +768,4 @@ def test_a_record_that_cannot_be_read_is_warned_of(house: Wheelhouse) -> None:
 def test_a_folder_without_a_name_is_not_the_current_one(house: Wheelhouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(house.root)
     for name, status in (("", 2), (".", 0)):
-        assert CliRunner().invoke(app, ["wheelhouse", "list", "--wheelhouse", name]).exit_code == status
+        assert command_line.run("wheelhouse", "list", "--wheelhouse", name).exit_code == status

@@ -18,9 +18,7 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
-from typer.testing import CliRunner
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.bazel.cache import maintenance
 from tfdock.bazel.cache.action_cache import Digest, MalformedEntry, action_result, command_of, tree_files
 from tfdock.bazel.cache.cache_folder import TAG, CacheEntry, CacheFolder, DiskCache
@@ -30,7 +28,6 @@ from tfdock.bazel.cache.domain_cache import take_over
 from tfdock.bazel.cache.downloads import remove_changed_downloads
 from tfdock.bazel.cache.maintenance import Listing, alone, listing, verify_cache
 from tfdock.bazel.cache.registry_cache import StoredCache
-from tfdock.cli.app import app
 from tfdock.cli.commands import cache as command
 from tfdock.engine.protocol import IMAGE_LABEL, ImageInfo
 from tfdock.errors import EngineError, Interrupted, Locked, Problem
@@ -41,6 +38,7 @@ from tfdock.run import journal
 from tfdock.run.journal import RunEntry
 from tfdock.types import ImageRef
 
+from ... import command_line
 from ...desk import problem_of
 
 KEY = "0123456789abcdef"
@@ -825,10 +823,9 @@ Run = Callable[..., tuple[int, str, str]]
 def run(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("TFDOCK_CACHE_DIR", str(disk.cache.root))
     monkeypatch.setenv("TFDOCK_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setenv("COLUMNS", "1000")
 
     def go(*words: str) -> tuple[int, str, str]:
-        result = CliRunner().invoke(app, ["cache", *words])
+        result = command_line.run("cache", *words, COLUMNS="1000")
         return result.exit_code, result.stdout, result.stderr
 
     return go
