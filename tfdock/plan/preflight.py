@@ -64,18 +64,19 @@ class PreflightCheck:
         severity: Severity = "error" if self.status == FAILED else "warning"
         return Problem(self.code, message, fixes=self.fixes, severity=severity, file=self.profile)
 
+    def as_warning(self, code: str, *fixes: str) -> PreflightCheck:
+        """Return the same facts as a warning."""
+        return replace(self, status=WARNING, code=code, fixes=fixes)
+
+    def as_failure(self, code: str, *fixes: str, exit_code: int) -> PreflightCheck:
+        """Return the same facts as a failure of the command."""
+        return replace(self, status=FAILED, code=code, fixes=fixes, exit_code=exit_code)
+
 
 def failed_by(problem: Problem, name: str, exit_code: int, *, profile: str | None = None) -> PreflightCheck:
     """Return an error's problem as a failed check with this name."""
-    return PreflightCheck(
-        name=name,
-        code=problem.code,
-        status=FAILED,
-        found=problem.message,
-        fixes=problem.fixes,
-        exit_code=exit_code,
-        profile=profile,
-    )
+    check = PreflightCheck(name=name, status=OK, found=problem.message, profile=profile)
+    return check.as_failure(problem.code, *problem.fixes, exit_code=exit_code)
 
 
 class PreflightRequest(Protocol):
@@ -159,13 +160,8 @@ def _device_checks(resolution: Resolution, knowledge: KnowledgeBase, host: Host 
 
 def trouble_check(host: Host, accelerator: str) -> PreflightCheck:
     """Return the check for a failed driver tool: a driver is installed, but GPU programs will not run."""
-    return PreflightCheck(
-        name="driver",
-        code="driver-broken",
-        status=WARNING,
-        found=host.troubles[accelerator],
-        fixes=("after a driver update, restart the machine; otherwise reinstall the driver. Builds need no driver",),
-    )
+    fix = "after a driver update, restart the machine; otherwise reinstall the driver. Builds need no driver"
+    return PreflightCheck(name="driver", status=OK, found=host.troubles[accelerator]).as_warning("driver-broken", fix)
 
 
 def _driver_check(
@@ -187,10 +183,10 @@ def _driver_check(
     if gpus and all(is_embedded(knowledge, gpu.accelerator, gpu.target) for gpu in gpus):
         found += ", which came with the board's system: the tables of drivers do not apply to it"
         return PreflightCheck(name="driver", status=SKIPPED, found=found)
+    check = PreflightCheck(name="driver", status=OK, found=found, needed=needed)
     if Version(here) >= highest.version:
-        return PreflightCheck(name="driver", status=OK, found=found, needed=needed)
-    fix = _newer_driver(resolution, knowledge, highest, Version(here), wsl=host.wsl)
-    return PreflightCheck(name="driver", code=highest.code, status=WARNING, found=found, needed=needed, fixes=(fix,))
+        return check
+    return check.as_warning(highest.code, _newer_driver(resolution, knowledge, highest, Version(here), wsl=host.wsl))
 
 
 def driver_floors(
@@ -275,28 +271,20 @@ def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) 
     floor = toolkit_floor(knowledge, name, Version(resolution.components.get(name, "")))
     # `driver_max` is a branch (`470`): only the first part of a driver's version.
     if row and row.driver_max and floor and floor.parts[:1] > Version(row.driver_max).parts:
-        return PreflightCheck(
-            name="gpu",
-            code="driver-gpu-conflict",
-            status=WARNING,
-            found=f"{named}: the last drivers for the {row.architecture} generation are of branch {row.driver_max}",
-            needed=f"driver {floor}, the oldest that {title} {resolution.components[name]} accepts",
-            fixes=(f"use an older {title}: no driver runs both",),
-        )
+        found = f"{named}: the last drivers for the {row.architecture} generation are of branch {row.driver_max}"
+        needed = f"driver {floor}, the oldest that {title} {resolution.components[name]} accepts"
+        check = PreflightCheck(name="gpu", status=OK, found=found, needed=needed)
+        return check.as_warning("driver-gpu-conflict", f"use an older {title}: no driver runs both")
     how = _judge_gpu(resolution, knowledge, gpu)
     if how is None:
         found = f"{named}: the driver does not report which code this GPU runs"
         return PreflightCheck(name="gpu", status=SKIPPED, found=found)
     if how.runs != "no":
         return PreflightCheck(name="gpu", status=OK, found=f"{named}: {how.reason}")
-    return PreflightCheck(
-        name="gpu",
-        code="gpu-not-served",
-        status=WARNING,
-        found=f"{named} cannot run this build: {how.reason}",
-        needed=f"if the wheel is for this machine: code for {gpu.target}",
-        fixes=("add this GPU to `gpus:`, or set `gpus: local`",),
-    )
+    found = f"{named} cannot run this build: {how.reason}"
+    needed = f"if the wheel is for this machine: code for {gpu.target}"
+    check = PreflightCheck(name="gpu", status=OK, found=found, needed=needed)
+    return check.as_warning("gpu-not-served", "add this GPU to `gpus:`, or set `gpus: local`")
 
 
 def _judge_gpu(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) -> verdict.Verdict | None:
@@ -318,26 +306,19 @@ def memory_check(plan: PreflightRequest, machine: Machine | None) -> PreflightCh
     found = f"{_format_size(memory)} for the build{swap}, {_jobs(resources.jobs)} at once"
     wanted = LEAST_HEAP + resources.jobs * per_job
     needed = f"about {_format_size(wanted)}: {_format_size(per_job)} a job, {_format_size(LEAST_HEAP)} for Bazel"
+    check = PreflightCheck(name="memory", status=OK, found=found, needed=needed)
     # A single job can use swap, though slowly.
     if memory + machine.swap < least:
-        return PreflightCheck(
-            name="memory",
-            code="machine-memory-too-small",
-            status=FAILED,
-            found=found,
-            needed=f"about {_format_size(least)} for a single job",
-            fixes=("give the engine's machine, or this control group, more memory or swap",),
-            exit_code=ExitCode.RESOURCES,
-        )
+        check = replace(check, needed=f"about {_format_size(least)} for a single job")
+        fix = "give the engine's machine, or this control group, more memory or swap"
+        return check.as_failure("machine-memory-too-small", fix, exit_code=ExitCode.RESOURCES)
     if memory < wanted:
         fitting = max(1, min(resources.cpus, (memory - LEAST_HEAP) // per_job))
         fix = f"`resources: {{jobs: {fitting}}}` fits"
         if resources.jobs == 1:
             fix = "the build will swap and be slow; give the engine's machine more memory"
-        return PreflightCheck(
-            name="memory", code="memory-overcommitted", status=WARNING, found=found, needed=needed, fixes=(fix,)
-        )
-    return PreflightCheck(name="memory", status=OK, found=found, needed=needed)
+        return check.as_warning("memory-overcommitted", fix)
+    return check
 
 
 def any_memory_check(machine: Machine) -> PreflightCheck:
@@ -346,19 +327,15 @@ def any_memory_check(machine: Machine) -> PreflightCheck:
     found = (
         f"{_format_size(machine.memory)}{swap} and {machine.cpus} core{'s' if machine.cpus != 1 else ''} for builds"
     )
-    needed = f"TensorFlow builds quickly with {_format_size(_MEMORY_ADVISED)}"
+    check = PreflightCheck(name="memory", status=OK, found=found)
     fix = "give the engine's machine more memory or swap; fewer jobs run at a time, so builds take longer"
     if machine.memory + machine.swap < _MEMORY_LEAST:
-        needed = f"{_format_size(_MEMORY_LEAST)} at least"
-        code, exit_code = "machine-memory-too-small", ExitCode.RESOURCES
-        return PreflightCheck(
-            name="memory", code=code, status=FAILED, found=found, needed=needed, fixes=(fix,), exit_code=exit_code
-        )
+        check = replace(check, needed=f"{_format_size(_MEMORY_LEAST)} at least")
+        return check.as_failure("machine-memory-too-small", fix, exit_code=ExitCode.RESOURCES)
     if machine.memory < _MEMORY_ADVISED:
-        return PreflightCheck(
-            name="memory", code="memory-short", status=WARNING, found=found, needed=needed, fixes=(fix,)
-        )
-    return PreflightCheck(name="memory", status=OK, found=found)
+        check = replace(check, needed=f"TensorFlow builds quickly with {_format_size(_MEMORY_ADVISED)}")
+        return check.as_warning("memory-short", fix)
+    return check
 
 
 def _jobs(count: int) -> str:
@@ -394,24 +371,16 @@ def _disk_check(group: Sequence[WritableFolder], needed: int, least: int) -> Pre
     # Folders on one file system share its space, so their needs add up.
     share = sum(place.share for place in group)
     found, wanted = f"{_format_size(free)} free for {names}", f"about {_format_size(int(needed * share))}"
+    check = PreflightCheck(name="disk", status=OK, found=found, needed=wanted)
     if free >= needed * share:
-        return PreflightCheck(name="disk", status=OK, found=found, needed=wanted)
+        return check
     folders = " or ".join(f"`{place.option}`" for place in group if place.option)
     fix = f"make room{f', or choose another folder ({folders})' if folders else ''}"
     if free >= least * share:
-        return PreflightCheck(
-            name="disk", code="disk-short", status=WARNING, found=found, needed=wanted, fixes=(fix,)
-        )
-    return PreflightCheck(
-        name="disk",
-        code="disk-too-small",
-        status=FAILED,
-        found=found,
-        needed=wanted,
-        # The need is an estimate, so a user may correct it.
-        fixes=(fix, "set `resources: {disk: …}` if you know the real need"),
-        exit_code=ExitCode.RESOURCES,
-    )
+        return check.as_warning("disk-short", fix)
+    # The need is an estimate, so a user may correct it.
+    estimated = "set `resources: {disk: …}` if you know the real need"
+    return check.as_failure("disk-too-small", fix, estimated, exit_code=ExitCode.RESOURCES)
 
 
 def file_systems(places: Iterable[WritableFolder]) -> list[list[WritableFolder]]:
@@ -429,16 +398,10 @@ def folder_checks(places: Iterable[WritableFolder]) -> Iterator[PreflightCheck]:
     """Yield a check for each folder that is not writable, regardless of its free space."""
     for place in places:
         if place.trouble:
-            yield PreflightCheck(
-                name="folder",
-                code="folder-not-writable",
-                status=FAILED,
-                found=f"{place.what} ({place.path}) cannot be used: {place.trouble}",
-                fixes=(
-                    f"give another folder (`{place.option}`), or correct its owner" if place.option else "look there",
-                ),
-                exit_code=ExitCode.BUILD_FAILED,
-            )
+            found = f"{place.what} ({place.path}) cannot be used: {place.trouble}"
+            fix = f"give another folder (`{place.option}`), or correct its owner" if place.option else "look there"
+            check = PreflightCheck(name="folder", status=OK, found=found)
+            yield check.as_failure("folder-not-writable", fix, exit_code=ExitCode.BUILD_FAILED)
 
 
 # --- engine -------------------------------------------------------------------------------------------------------
@@ -449,40 +412,25 @@ def engine_check(info: EngineInfo) -> PreflightCheck:
     found = f"{info.name} {info.version}, API {info.api_version}" + (f", at {info.address}" if info.address else "")
     if not info.local:
         found += ", on another machine: builds keep their caches on that machine, in volumes"
-    if Version(info.api_version) < OLDEST_API:
-        return PreflightCheck(
-            name="engine",
-            code="engine-too-old",
-            status=FAILED,
-            found=found,
-            needed=f"API {OLDEST_API} (Docker 20.10) or newer",
-            fixes=("update the engine",),
-            exit_code=ExitCode.ENGINE,
-        )
-    return PreflightCheck(name="engine", status=OK, found=found)
+    check = PreflightCheck(name="engine", status=OK, found=found)
+    if Version(info.api_version) >= OLDEST_API:
+        return check
+    check = replace(check, needed=f"API {OLDEST_API} (Docker 20.10) or newer")
+    return check.as_failure("engine-too-old", "update the engine", exit_code=ExitCode.ENGINE)
 
 
 def engine_ability_checks(info: EngineInfo, *, uid: int, network: str | None) -> Iterator[PreflightCheck]:
     """Yield checks of the engine: its limits for user `uid` and the chosen network, and how containers run."""
     if info.remaps_users and network == "host":
-        yield PreflightCheck(
-            name="engine network",
-            code="engine-network-impossible",
-            status=FAILED,
-            found="the engine gives containers user namespaces (`userns-remap`), and so refuses image steps on the "
-            "network `host`",
-            fixes=("name another network of the engine (`TFDOCK_NETWORK`, or `network` in the settings)",),
-            exit_code=ExitCode.ENGINE,
-        )
+        found = "the engine gives containers user namespaces (`userns-remap`), and so refuses image steps on the "
+        check = PreflightCheck(name="engine network", status=OK, found=f"{found}network `host`")
+        fix = "name another network of the engine (`TFDOCK_NETWORK`, or `network` in the settings)"
+        yield check.as_failure("engine-network-impossible", fix, exit_code=ExitCode.ENGINE)
     if info.local and info.rootless and info.owner not in (None, uid):
-        yield PreflightCheck(
-            name="engine user",
-            code="engine-of-another-user",
-            status=FAILED,
-            found=f"the rootless engine belongs to user {info.owner}, and may not write to folders of user {uid}",
-            fixes=(f"run tfdock as user {info.owner}, without sudo", f"use an engine of root, or of user {uid}"),
-            exit_code=ExitCode.ENGINE,
-        )
+        found = f"the rootless engine belongs to user {info.owner}, and may not write to folders of user {uid}"
+        check = PreflightCheck(name="engine user", status=OK, found=found)
+        fixes = (f"run tfdock as user {info.owner}, without sudo", f"use an engine of root, or of user {uid}")
+        yield check.as_failure("engine-of-another-user", *fixes, exit_code=ExitCode.ENGINE)
     modes = [
         *(["rootless: root in a container is your user outside"] if info.rootless else []),
         *(
@@ -499,18 +447,12 @@ def engine_ability_checks(info: EngineInfo, *, uid: int, network: str | None) ->
         *(["CPU time"] if not info.limits_cpus else []),
     ]
     if missing:
-        yield PreflightCheck(
-            name="engine limits",
-            code="engine-limits-missing",
-            status=WARNING,
-            found=f"the engine cannot limit {' and '.join(missing)} of containers: a build may use all resources",
-            fixes=(
-                "enable delegation of control groups for the user: "
-                "https://rootlesscontaine.rs/getting-started/common/cgroup2/"
-                if info.rootless
-                else "start the engine with write access to the machine's control groups",
-            ),
-        )
+        found = f"the engine cannot limit {' and '.join(missing)} of containers: a build may use all resources"
+        fix = "start the engine with write access to the machine's control groups"
+        if info.rootless:
+            guide = "https://rootlesscontaine.rs/getting-started/common/cgroup2/"
+            fix = f"enable delegation of control groups for the user: {guide}"
+        yield PreflightCheck(name="engine limits", status=OK, found=found).as_warning("engine-limits-missing", fix)
 
 
 # --- words --------------------------------------------------------------------------------------------------------
