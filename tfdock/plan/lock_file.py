@@ -245,7 +245,11 @@ def installed(toolchain: bytes, pins: bytes, requirements: Mapping[str, bytes]) 
                 continue
         # A container wrote these lines, so refuse unprintable characters: a lock cannot contain them.
         if not (pin.name + pin.value).isprintable():
-            raise _unprintable(pin)
+            message = (
+                f"the image contains a {pin.kind} whose name or version cannot be printed: {ascii(pin.name)[:80]}"
+            )
+            fix = "use another base image: package managers do not write such names"
+            raise BuildFailed.of("pin-unprintable", message, fix)
         by_key[pin.key] = pin
     rows = [
         *by_key.values(),
@@ -257,14 +261,6 @@ def installed(toolchain: bytes, pins: bytes, requirements: Mapping[str, bytes]) 
     if bazel:
         rows.append(Pin(kind="bazel", name="bazel", value=" ".join(bazel), origin="image"))
     return tuple(sorted(rows, key=lambda pin: pin.key))
-
-
-def _unprintable(pin: Pin) -> BuildFailed:
-    return BuildFailed.of(
-        "pin-unprintable",
-        f"the image contains a {pin.kind} whose name or version cannot be printed: {ascii(pin.name)[:80]}",
-        "use another base image: package managers do not write such names",
-    )
 
 
 def make_lock(profile: str, plan: BuildPlan, knowledge: str, pins: Iterable[Pin]) -> Lock:

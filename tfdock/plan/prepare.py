@@ -419,7 +419,7 @@ def _slug(options: str) -> str:
 
 
 def _no_profile_text(name: str) -> str:
-    """Return the content of a profile file."""
+    """Return why a name is not the name of a profile."""
     if not name:
         return "the name of the profile is empty"
     if Path(name).is_dir():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tfdock.types import Endpoint, Remote
+from tfdock.types import Remote
 
 #: The path in the container of the run's folder with the sockets and the forwarder. It is read-only.
 FOLDER = "/tf/remote"
@@ -32,7 +32,8 @@ def flags(remote: Remote, options: Options) -> tuple[str, ...]:
     """Return flags of the compile phase; none without an endpoint."""
     chosen: list[str] = []
     for role, endpoint in remote.endpoints:
-        chosen += options(f"remote_{role}", {"url": _address(role, endpoint)})
+        scheme = "http" if endpoint.http else "grpc"
+        chosen += options(f"remote_{role}", {"url": f"{scheme}://127.0.0.1:{PORTS[role]}"})
     if not chosen:
         return ()
     chosen += options("remote_grpc_cache", {}) if remote.cache and not remote.cache.http else ()
@@ -50,7 +51,3 @@ def command(remote: Remote) -> tuple[str, ...]:
     pairs = (f"{PORTS[role]}={FOLDER}/{role}" for role, _ in remote.endpoints)
     # The forwarder runs the command, so that it lives as long as the build.
     return ("python3", f"{FOLDER}/forward.py", *pairs, "--")
-
-
-def _address(role: str, endpoint: Endpoint) -> str:
-    return f"{'http' if endpoint.http else 'grpc'}://127.0.0.1:{PORTS[role]}"

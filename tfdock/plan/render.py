@@ -47,9 +47,10 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
     Raises ProfileError if a knowledge row names an unknown template.
     """
     _check_templates(resolution, templates)
+    environment = (f"{name}={_one_line(value)}\n" for name, value in sorted(resolution.environment.items()))
     files = {
         "Dockerfile": from_template(templates, "Dockerfile.j2", _values(resolution)),
-        "tfdock/environment": _environment_file(resolution.environment),
+        "tfdock/environment": "".join(environment).encode(),
     }
     needed = ["toolchain.sh", "holds.sh", "pins.py", "phase.sh", "unprivileged.py", "configure.sh"]
     if resolution.source.kind != "path":
@@ -194,11 +195,6 @@ def _tools(resolution: Resolution) -> list[str]:
         with contextlib.suppress(KeyError):
             tools.add(tool.format_map(folders))
     return sorted(tools)
-
-
-def _environment_file(environment: Mapping[str, str]) -> bytes:
-    lines = [f"{name}={_one_line(value)}\n" for name, value in sorted(environment.items())]
-    return "".join(lines).encode()
 
 
 # --- Jinja --------------------------------------------------------------------------------------------------------

@@ -73,7 +73,16 @@ def size(requested: Requested, cost: Cost, machine: Machine) -> BuildResources:
     memory = usable(machine.memory) if requested.memory == "auto" else parse_bytes(requested.memory)
     # `auto` is not refused here: one job may fit with swap, and the check before a build reports this.
     if requested.memory != "auto" and memory < least_memory(cost):
-        raise Incompatible(_too_small(requested.memory, cost))
+        way = Suggestion(text="`resources: {memory: auto}`", change={"resources.memory": "auto"})
+        problem = Problem(
+            "memory-too-small",
+            f"`resources.memory: {requested.memory}` is less than Bazel and one job need",
+            why=f"{LEAST_HEAP // MIB} MiB for Bazel, {cost.memory_per_job_mib} MiB for a job",
+            fixes=[f"give at least {least_memory(cost) // MIB}MiB", way.text],
+            ways=(way,),
+            field="resources.memory",
+        )
+        raise Incompatible(problem)
     return _sized(requested, cost, cpus=machine.cpus, memory=memory)
 
 
@@ -187,15 +196,3 @@ def least_free(total: int) -> int:
     A fiftieth alone would be too little on a small disk, and needlessly much on a large disk.
     """
     return min(total // 20, min(max(total // 50, GIB), 4 * GIB))
-
-
-def _too_small(asked: str, cost: Cost) -> Problem:
-    way = Suggestion(text="`resources: {memory: auto}`", change={"resources.memory": "auto"})
-    return Problem(
-        "memory-too-small",
-        f"`resources.memory: {asked}` is less than Bazel and one job need",
-        why=f"{LEAST_HEAP // MIB} MiB for Bazel, {cost.memory_per_job_mib} MiB for a job",
-        fixes=[f"give at least {least_memory(cost) // MIB}MiB", way.text],
-        ways=(way,),
-        field="resources.memory",
-    )
