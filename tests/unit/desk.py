@@ -69,9 +69,7 @@ class Desk:
 
     def problems(self, text: str, *, local_gpus: Sequence[str] = ()) -> list[Problem]:
         """What the resolution refuses."""
-        with pytest.raises(Incompatible) as caught:
-            self.resolve(text, local_gpus=local_gpus)
-        return list(caught.value.problems)
+        return problems_of(lambda: self.resolve(text, local_gpus=local_gpus), Incompatible)
 
 
 def knowledge_of(tables: Mapping[str, str]) -> KnowledgeBase:
@@ -81,16 +79,19 @@ def knowledge_of(tables: Mapping[str, str]) -> KnowledgeBase:
 
 def refused(text: str, others: Mapping[str, str] | None = None) -> list[Problem]:
     """What reading a profile refuses."""
-    with pytest.raises(ProfileError) as caught:
-        profiles.read(text, FILE, others)
+    return problems_of(lambda: profiles.read(text, FILE, others))
+
+
+def problems_of(do: Callable[[], object], kind: type[TfdockError] = ProfileError) -> list[Problem]:
+    """The problems with which something is refused."""
+    with pytest.raises(kind) as caught:
+        do()
     return list(caught.value.problems)
 
 
 def problem_of(do: Callable[[], object], kind: type[TfdockError] = ProfileError) -> Problem:
     """The only problem with which something is refused."""
-    with pytest.raises(kind) as caught:
-        do()
-    (problem,) = caught.value.problems
+    (problem,) = problems_of(do, kind)
     return problem
 
 

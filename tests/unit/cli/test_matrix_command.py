@@ -20,7 +20,7 @@ from typer.testing import Result
 
 from tfdock.cli import ci_log
 from tfdock.cli.commands import matrix as matrix_command
-from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.errors import Incompatible, Problem
 from tfdock.host import hardware
 from tfdock.host.settings import load
 from tfdock.knowledge import loader
@@ -33,7 +33,7 @@ from tfdock.wheelhouse import publication
 from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
 from .. import command_line, houses
-from ..desk import MACHINE
+from ..desk import MACHINE, problems_of
 
 GOLDEN = Path(__file__).parents[2] / "golden-matrix"
 BASE = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\ngpus: [rtx3080]\n'
@@ -93,9 +93,7 @@ def names(told: Mapping[str, Any]) -> list[str]:
 
 
 def refused(folder: Path) -> list[Problem]:
-    with pytest.raises(ProfileError) as caught:
-        planned(folder)
-    return list(caught.value.problems)
+    return problems_of(lambda: planned(folder))
 
 
 def planned(folder: Path) -> Cells:

@@ -7,16 +7,15 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.knowledge import loader
 
 from ..desk import FILE, Desk
 from ..program_sources import MODULES, walk
+from ..resolve.test_impossible import changed
 
 CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 WORDS = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
@@ -187,27 +186,7 @@ def test_each_way_out_of_an_example_is_one(desk: Desk, code: str) -> None:
     # What is malformed says how to write it instead; no change of a field could be tried.
     assert bool(problems[0].ways) is (isinstance(caught.value, Incompatible) and code not in QUESTIONS)
     for way in problems[0].ways:
-        desk.resolve(applied(WITH_PROFILE[code], way.change))  # raises what it refuses
-
-
-def applied(text: str, change: Mapping[str, Any]) -> str:
-    """A profile's text with the fields of a way out changed."""
-    document = yaml.safe_load(text)
-    for path, value in change.items():
-        *outer, last = path.split(".")
-        holder = document
-        for name in outer:
-            holder = holder.setdefault(name, {})
-        if value is None:
-            holder.pop(last, None)
-        else:
-            holder[last] = value
-    return yaml.safe_dump(document, sort_keys=False)
-
-
-def test_a_way_out_changes_adds_and_removes_fields() -> None:
-    change = {"b": None, "c": {"d": "2"}, "e.f": ["3"]}
-    assert yaml.safe_load(applied("a: '1'\nb: x\n", change)) == {"a": "1", "c": {"d": "2"}, "e": {"f": ["3"]}}
+        desk.resolve(changed(WITH_PROFILE[code], way.change))  # raises what it refuses
 
 
 @pytest.mark.slow

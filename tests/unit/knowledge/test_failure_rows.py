@@ -168,7 +168,7 @@ def test_reports_that_show_the_same_are_one_failure() -> None:
 
 
 def test_an_id_has_one_row() -> None:
-    ids = Counter(row["id"] for file in FILES for row in _plain(file)["rows"])
+    ids = Counter(row["id"] for file in FILES for row in document_of(file)["rows"])
     assert [name for name, count in ids.items() if count > 1] == []
     assert {*ids} | {row.id for row in REPORTED} == {*ROWS}
     assert not {*ids} & {row.id for row in REPORTED}
@@ -176,7 +176,7 @@ def test_an_id_has_one_row() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_file_says_what_it_is_and_cites_all_of_its_sources(file: Path) -> None:
-    text, document = file.read_text(), _plain(file)
+    text, document = file.read_text(), document_of(file)
     assert text.startswith("# ")
     assert len(text.encode()) < MAX_BYTES - 6 * 1024
     cited = {name for row in document["rows"] for name in re.findall(r"[\w.-]+", str(row["source"]))}
@@ -187,7 +187,7 @@ def test_a_file_says_what_it_is_and_cites_all_of_its_sources(file: Path) -> None
 def test_a_short_name_of_a_source_means_one_thing_in_all_files() -> None:
     texts: dict[str, set[str]] = {}
     for file in FILES:
-        for name, text in _plain(file)["sources"].items():
+        for name, text in document_of(file)["sources"].items():
             texts.setdefault(name, set()).add(text)
     assert [name for name, several in texts.items() if len(several) > 1] == []
 
@@ -340,7 +340,7 @@ def test_a_row_that_does_not_do_what_its_examples_say_is_refused(
     assert problem.file == str(tmp_path / "failures" / "mine.yaml")
 
 
-def _plain(file: Path) -> dict[str, Any]:
+def document_of(file: Path) -> dict[str, Any]:
     loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     document: dict[str, Any] = yaml.load(file.read_text(), loader)
     return document

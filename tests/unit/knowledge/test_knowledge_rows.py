@@ -26,6 +26,7 @@ from tfdock.resolve.tools import packaged
 from tfdock.types import Capability, ImageRef, Version
 
 from ..desk import problem_of
+from .test_failure_rows import document_of
 
 FOLDER = Path(tfdock.__file__).parent / "knowledge"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -52,12 +53,6 @@ FACTS = (
 @pytest.fixture(scope="module")
 def knowledge() -> KnowledgeBase:
     return KnowledgeBase({file.stem: [(file.name, file.read_text())] for file in FILES})
-
-
-def _plain(table: str) -> dict[str, Any]:
-    loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    document: dict[str, Any] = yaml.load((FOLDER / f"{table}.yaml").read_text(), loader)
-    return document
 
 
 _Contract = TypeVar("_Contract", Variable, Flag)
@@ -94,7 +89,7 @@ def test_files_are_small_enough_to_read_and_name_no_package_host() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_row_cites_a_source_of_its_file(file: Path) -> None:
-    document = _plain(file.stem)
+    document = document_of(file)
     cited = set()
     for row in document["rows"]:
         keys = [row["source"]] if isinstance(row["source"], str) else row["source"]
@@ -249,7 +244,7 @@ LATER_WINS = ["bazel_options", "flags", "variables"]
 def test_a_row_of_an_overlay_takes_the_place_of_the_one_with_its_key_or_is_read_where_it_wins(table: str) -> None:
     texts = {file.stem: [(file.name, file.read_text())] for file in FILES}
     name = "bazel" if table == "bazel_options" else table
-    document = _plain(name)
+    document = document_of(FOLDER / f"{name}.yaml")
     copy = {"checked": document["checked"], "rows": [document["rows"][1] | {"note": "mine"}]}
     beside = texts | {name: [*texts[name], ("mine.yaml", yaml.safe_dump(copy))]}
     before, after = (getattr(KnowledgeBase(one), table) for one in (texts, beside))

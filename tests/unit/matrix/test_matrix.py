@@ -15,14 +15,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import Problem
 from tfdock.knowledge import loader
 from tfdock.matrix import matrix_file as matrices
 from tfdock.matrix.cells import MOST_CELLS, CellCombination, cover, expand, idle
 from tfdock.matrix.matrix_file import Matrix
 from tfdock.profile import profile as profiles
 
-from ..desk import problem_of
+from ..desk import problem_of, problems_of
 from ..steps import steps
 
 jsonschema: Any = importlib.import_module("jsonschema")  # has no types
@@ -37,9 +37,7 @@ def read(text: str, base: str = BASE) -> Matrix:
 
 
 def refused(text: str, base: str = BASE) -> list[Problem]:
-    with pytest.raises(ProfileError) as caught:
-        read(text, base)
-    return list(caught.value.problems)
+    return problems_of(lambda: read(text, base))
 
 
 def documents(matrix: Matrix) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from tfdock.profile.profile import read as read_profile
 from tfdock.resolve.question import LocalSource
 
 from ..desk import Desk
+from ..profile.test_profile import records
 
 # Field -> a profile with `…` where the field's value goes, and a value that belongs there.
 HEAD = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\nallow_untested: true\n'
@@ -135,13 +136,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 
 def strings(annotation: Any) -> bool:
     return annotation is str or any(strings(part) for part in get_args(annotation))
-
-
-def records(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from records(part)
 
 
 def text_fields(model: type[BaseModel], prefix: str = "") -> Iterator[str]:

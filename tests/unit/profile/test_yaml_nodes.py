@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tfdock.errors import Problem, ProfileError
 from tfdock.profile import yaml_nodes
 
+from ..desk import problems_of
+
 ALIAS_BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 )
@@ -21,9 +23,7 @@ CODES = {
 
 
 def problems(text: str) -> list[Problem]:
-    with pytest.raises(ProfileError) as caught:
-        yaml_nodes.parse(text, "p.yaml")
-    return list(caught.value.problems)
+    return problems_of(lambda: yaml_nodes.parse(text, "p.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ SNIPPETS = st.sampled_from(
 )  # fmt: skip
 
 
-def problems_of(text: str) -> tuple[Problem, ...]:
+def found_in(text: str) -> tuple[Problem, ...]:
     """None for a text that parses; any other exception rises."""
     try:
         yaml_nodes.parse(text, "p.yaml")
@@ -218,7 +218,7 @@ def problems_of(text: str) -> tuple[Problem, ...]:
 
 
 def parses_or_is_refused(text: str) -> None:
-    found = problems_of(text)
+    found = found_in(text)
     assert {problem.code for problem in found} <= CODES
     assert all(problem.file == "p.yaml" and problem.message.isprintable() for problem in found)
 
