@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
@@ -320,7 +320,6 @@ class LogPart(Remedied):
     """
 
     KEY = ("part",)
-    FIELDS: ClassVar[Sequence[str]] = ("wanted", "limit")
 
     part: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$")]
     title: str
@@ -328,8 +327,8 @@ class LogPart(Remedied):
     owns: tuple[Expression, ...] = ()
     about: str = "Most such errors come from a version that is newer or older than the source was written for."
     digits: int = 2
-    too_new: Annotated[str, template_with(*FIELDS)] = ""
-    too_old: Annotated[str, template_with(*FIELDS)] = ""
+    too_new: Annotated[str, template_with("wanted", "limit")] = ""
+    too_old: Annotated[str, template_with("wanted", "limit")] = ""
     remark: str = ""
     leave_out: str = ""
     made_with: dict[ReleaseRange, tuple[str, ...]] = Field(default_factory=dict)

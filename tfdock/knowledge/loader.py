@@ -134,12 +134,8 @@ def read_knowledge(
         unknown = sorted(file.name for file in folder.glob("*.yaml") if file.stem not in TABLES) if usable else []
         if not usable or unknown:
             fault = f"holds {', '.join(unknown)}" if unknown else "is not a readable folder"
-            raise ProfileError.of(
-                "knowledge-folder",
-                f"`{folder}` {fault}",
-                f"a knowledge folder holds some of {', '.join(f'{table}.yaml' for table in TABLES)}",
-                file=str(folder),
-            )
+            fix = f"a knowledge folder holds some of {', '.join(f'{table}.yaml' for table in TABLES)}"
+            raise ProfileError.of("knowledge-folder", f"`{folder}` {fault}", fix, file=str(folder))
         folders.append(folder)
     from tfdock.knowledge.tables import KnowledgeBase, plain  # here: completion of names needs no rows
 

@@ -332,11 +332,9 @@ def _limited_to(
 
 def releases_words(knowledge: KnowledgeBase, releases: Sequence[str], pair: str) -> str:
     """Return releases as ranges, with the command that lists them by a part and its version; `none` without any."""
-    return (
-        f"{joined(range_words(spans(releases, knowledge.releases)))} (`tfdock releases {pair}`)"
-        if releases
-        else "none"
-    )
+    if not releases:
+        return "none"
+    return f"{joined(range_words(spans(releases, knowledge.releases)))} (`tfdock releases {pair}`)"
 
 
 def advise(

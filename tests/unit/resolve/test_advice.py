@@ -555,9 +555,6 @@ def test_where_no_profile_fits_none_is_written(tmp_path: Path) -> None:
     assert "was not written" in result.output
 
 
-# --- the tables ----------------------------------------
-
-
 # --- machines without a GPU that wheels are built for ---------------------------------------------------------------
 
 
