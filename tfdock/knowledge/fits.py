@@ -326,7 +326,9 @@ def goes_with(knowledge: KnowledgeBase, release: Release, part: str, version: st
         needed = release.official_glibc_of.get(python or "", release.official_glibc)
         return needed is not None and Version(needed) <= Version(glibc)
     if allowed := required(knowledge, release, part):
-        return admits(allowed, version)
+        # `3` may be any 3.x: its first version, its last, or a bound of the range.
+        bounds = [one for one in re.findall(r"[\d.]+", allowed) if one.startswith(f"{version}.")]
+        return any(admits(allowed, one) for one in (version, f"{version}.9999", *bounds))
     if part == "python":
         return is_among(version, release.pythons)
     more = release.tested_bazel if part == "bazel" else release.tested_compilers.get(part, ())

@@ -128,7 +128,8 @@ def _fitting(base: KnowledgeBase, parts: Mapping[str, str]) -> tuple[list[str], 
             fitting.append(f"Releases that go with {pair}: {releases_words(base, found, pair)}.")
         elif any(row.is_for(part, number) for row in base.published_builds):
             builds.append(f"`tfdock releases {pair}` lists the builds for {pair}.")
-        elif part != "python":
+        # Of other parts, a release may ask for nothing, and a compiler is no part of a wheel.
+        elif part in base.components or part == "driver":
             fitting.append(f"No official wheel goes with {pair}.")
     return fitting, builds
 
