@@ -58,7 +58,7 @@ def joined(words: Iterable[str]) -> str:
 
 def quoted_with(text: str, quote: str) -> str:
     """Return a text whose commands have this quote in place of `'`. A command that has both is kept."""
-    return re.sub(f"`[^`{quote}]*`", lambda span: span[0].replace("'", quote), text)
+    return re.sub("`[^`]*`", lambda span: span[0] if quote in span[0] else span[0].replace("'", quote), text)
 
 
 Severity = Literal["error", "warning"]

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tfdock import errors
-from tfdock.errors import ExitCode, Interrupted, Problem, TfdockError, combined_exit_code
+from tfdock.errors import ExitCode, Interrupted, Problem, TfdockError, combined_exit_code, quoted_with
 
 CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TfdockError)]
 
@@ -95,3 +95,8 @@ def test_nothing_at_all_is_success_and_every_failure_has_its_place() -> None:
 def test_of_two_results_the_documented_one_decides(stronger: int, weaker: int) -> None:
     assert combined_exit_code([0, weaker, stronger, weaker]) == stronger
     assert combined_exit_code([stronger, weaker]) == stronger
+
+
+def test_only_commands_get_other_quotes() -> None:
+    text = "Run `pip install 'a<2'`, `python -c 'f(\"x\")'` or NVIDIA's `b 'c'`."
+    assert quoted_with(text, '"') == 'Run `pip install "a<2"`, `python -c \'f("x")\'` or NVIDIA\'s `b "c"`.'

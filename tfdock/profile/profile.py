@@ -234,10 +234,9 @@ class TensorFlow(Record):
         return bool(self.git or self.ref or self.archive or self.path or self.patches)
 
     @property
-    def may_be_edited(self) -> bool:
-        """Whether the source may have changes that no release has; a tag of TensorFlow's repository has none."""
-        upstream = not (self.git or self.archive or self.path or self.patches)
-        return self.is_own and not (upstream and re.match(r"v\d", self.ref or ""))
+    def is_tag(self) -> bool:
+        """Whether the source is a release's tag of a repository, without patches."""
+        return not (self.archive or self.path or self.patches) and re.match(r"v\d", self.ref or "") is not None
 
     @model_validator(mode="after")
     def _one_kind(self) -> TensorFlow:

@@ -130,6 +130,12 @@ class Resolver:
         except TrialRefused:
             return None
 
+    def _may_be_edited(self, profile: Profile) -> bool:
+        """Return whether the source may have fixed a failure of its release; a tag of TensorFlow itself has not."""
+        source, upstream = profile.source, {row.repository for row in self.knowledge.releases.values()}
+        of_tensorflow = not source.git or any(is_in_repository(source.git, one) for one in upstream)
+        return source.is_own and not (source.is_tag and of_tensorflow)
+
     def _question(self, profile: Profile, *, trial: bool) -> Question:
         allowed = self.allow_untested or profile.allow_untested
         return Question(
@@ -139,8 +145,7 @@ class Resolver:
                 document=self.document,
                 file=self.file,
                 allow_untested=allowed,
-                # Another tree may have fixed a failure of the release's own tree.
-                allow_failing=profile.source.may_be_edited or bool(profile.allow_failing),
+                allow_failing=self._may_be_edited(profile) or bool(profile.allow_failing),
                 trial=trial,
             ),
             local=self.local or LocalSource(),

@@ -429,6 +429,9 @@ _GCC_10_3 = (
     ("source", "refused"),
     [
         pytest.param('{release: "2.5.3", ref: v2.5.0-rc2}', True, id="a tag of TensorFlow's repository"),
+        pytest.param(
+            '{release: "2.5.3", git: "https://github.com/tensorflow/tensorflow", ref: v2.5.3}', True, id="its address"
+        ),
         pytest.param('{release: "2.5.3", ref: r2.5}', False, id="a branch may have the edit"),
         pytest.param('{release: "2.5.3", git: "https://github.com/me/tf", ref: v2.5.3}', False, id="a fork's tag"),
     ],
