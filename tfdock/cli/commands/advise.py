@@ -151,9 +151,13 @@ def _topic_of(base: KnowledgeBase, part: str, version: str) -> OtherDevice | Non
 
 def _refused(base: KnowledgeBase, parts: Mapping[str, str], row: Release) -> list[str]:
     """Return a sentence for each Python package that a release's requirements refuse."""
-    refused = [part for part in row.requires if part in parts and not goes_with(base, row, part, parts[part])]
-    asks = f"does not fit: TensorFlow {row.release} asks for"
-    return [f"{part} {parts[part]} {asks} {part} {row.requires[part]}." for part in refused]
+    told = list[str]()
+    for part in row.requires:
+        if part in parts and not goes_with(base, row, part, parts[part]):
+            more = f" More: `tfdock advise {part} --tensorflow {row.release}`." if other_device(base, part) else ""
+            asks = f"TensorFlow {row.release} asks for {part} {row.requires[part]}"
+            told.append(f"{part} {parts[part]} does not fit: {asks}.{more}")
+    return told
 
 
 def _check_python(text: str | None) -> None:
