@@ -35,8 +35,8 @@ def document(result: Result, schema: str) -> dict[str, Any]:
 
 
 def too_wide(lines: Iterable[str], columns: int) -> list[str]:
-    """Return the lines that are wider than a terminal, but for one word with a code span."""
-    one = re.compile(r"\s*[^\s`]*`[^`]*`[^\s`]*")
+    """Return the lines that are wider than a terminal, but for one word with code spans."""
+    one = re.compile(r"\s*\S*`\S(?:[^`]*\S)?`(?:`[^`]*`|\S)*")
     return [line for line in lines if columns_of(line) > columns and not one.fullmatch(line)]
 
 

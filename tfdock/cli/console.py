@@ -24,8 +24,9 @@ _LEAST_WIDTH = 20  #: The least columns to wrap to. In a narrower terminal, each
 _LAST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 # The gap before a word, then the word. A code span in backticks is one word, so text to type is not broken.
-_WORD = re.compile(r"(\s*)((?:`[^`\n]*`|\S)+)")
-_SPAN = re.compile(r"`[^`\n]*`")
+# In GNU's quotes, as in `a' and `b', a blank stands before the second backtick.
+_SPAN = re.compile(r"`[^`\s](?:[^`\n]*[^`\s])?`")
+_WORD = re.compile(rf"(\s*)((?:{_SPAN.pattern}|\S)+)")
 _ONE = re.compile(r"\x1b\[[0-9;]*m|.", re.DOTALL)
 
 #: How much goes to standard error: -1 only errors (`-q`), 0 what most readers need, 1 details too (`-v`).
@@ -143,7 +144,7 @@ class TableRow(str):
 
 
 def wrapped(text: str, columns: int, indent: str = "  ") -> list[str]:
-    """Return lines no wider than `columns`. Continuation lines start with `indent`. Line breaks and indents are kept.
+    """Return lines for a terminal. Continuation lines start with `indent`. Line breaks and indents are kept.
 
     A word is broken only if it is wider than a line. A `code span` is never broken: a command must be pasted whole,
     and a terminal joins again what it broke itself. A `TableRow` is never broken either.

@@ -178,7 +178,8 @@ class TargetReport(Row):
 
 def is_in_repository(address: str, repository: str) -> bool:
     """Return whether an address, in any spelling, is a repository (`https://github.com/a/b`) or a file in it."""
-    web = re.sub(r"^(ssh://)?git@([^:/]+)[:/]", r"https://\2/", address.lower())
+    web = re.sub(r"^(?:ssh://)?git@([^:/]+)[:/]", r"https://\1/", address.lower())
+    web = re.sub(r"^https?://(?:www\.)?", "https://", web)
     return f"{web.rstrip('/').removesuffix('.git')}/".startswith(f"{repository.lower().removesuffix('.git')}/")
 
 

@@ -236,7 +236,8 @@ class TensorFlow(Record):
     @property
     def is_tag(self) -> bool:
         """Whether the source is a release's tag of a repository, without patches."""
-        return not (self.archive or self.path or self.patches) and re.match(r"v\d", self.ref or "") is not None
+        tag = re.fullmatch(r"(?:refs/tags/)?v\d+\.\d+\.\d+(?:-?rc\d+)?", self.ref or "")
+        return tag is not None and not (self.archive or self.path or self.patches)
 
     @model_validator(mode="after")
     def _one_kind(self) -> TensorFlow:

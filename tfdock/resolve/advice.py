@@ -49,10 +49,11 @@ OFFICIAL_PROJECT = "tensorflow"  #: The project of official wheels for most rele
 _OTHER_SYSTEMS = "other systems have wheels too: see `tfdock advise arm`, `macos` and `windows`"
 _FILE = "advice.yaml"
 _FILLERS = re.compile(
-    "an?|and|are|can|compatib\\w+|does|do|for|gpus?|ha(?:ve|s)|how|in?|install|is|it|latest|my|need|newest|o[fnr]|"
+    "an?|and|are|can|compatib\\w+|does|do|for|gpus?|ha(?:ve|s)|how|in?|install|is|it|latest|my|need|newest|o[fnr]|pip|"
     "should|stable|supports?|tensorflow|tf|the|to|use|versions?|what|which|will|with|works?"
 )
 _GPU_WHEEL = re.compile(r"\b(?:tensorflow|tf)(?:[-_]gpu|\[and[-_]cuda\])", re.IGNORECASE)
+_GPU_TOPIC = "tensorflow-gpu"  #: The topic of the wheel with GPU code.
 _PLAIN = "cpu"  #: The word for a machine without GPU.
 # Comments, after `# `, must fit a terminal of 80 columns.
 _COMMENT_COLUMNS = 76
@@ -180,18 +181,18 @@ class Asked:
 
 def read_question(knowledge: KnowledgeBase, words: Sequence[str]) -> Asked:
     """Return what the words of a question name. The whole question may be one word, in quotes."""
-    plain = (_GPU_WHEEL.sub("gpu tensorflow", word).replace("==", " ") for word in words)
-    bare = (one.rstrip("?!.;:") for word in plain for one in word.split())
+    plain = (_GPU_WHEEL.sub(f"{_GPU_TOPIC} tensorflow", word).replace("==", " ") for word in words)
+    bare = (one.strip("'\"").rstrip("?!.;:*") for word in plain for one in word.split())
     parts, others = _parts_in(knowledge, [one for one in bare if one])
     names = [name for name in joined_words(knowledge, others) if not _FILLERS.fullmatch(name.lower())]
     rows = {name: row for name in names if (row := other_device(knowledge, name))}
     topics = {name: row for name, row in rows.items() if row in knowledge.topics}
     systems = {name: row for name, row in rows.items() if row.official and (name not in topics or rows == topics)}
     gpus = [name for name in names if name not in {*systems, *topics} and name.lower() != _PLAIN]
-    # Without a GPU's name, the question is about the wheel with GPU code.
-    if not gpus and "gpu" in (word.lower().rstrip("s") for word in others):
-        names.append("gpu")
-        topics["gpu"] = next(row for row in knowledge.topics if re.fullmatch(row.words, "tensorflow-gpu"))
+    # Without a GPU's name and another subject, the answer is about the wheel with GPU code too.
+    if not (gpus or rows) and "gpu" in (word.lower().rstrip("s") for word in others):
+        topics |= {_GPU_TOPIC: row} if (row := other_device(knowledge, _GPU_TOPIC)) else {}
+        names = names if parts else [*topics]
     machines = _joined_systems(systems)
     names = [*(name for name in names if name not in systems), *machines]
     topics = {name: row for name, row in topics.items() if name not in systems or name in machines}

@@ -72,8 +72,10 @@ def advise(
     # For programs, a question without a GPU is an error.
     if not (words or as_json) and (tensorflow or python):
         words = [_NO_GPU]
+    asked = read_question(base, words)
+    quote = next((row.quote for row in asked.systems.values()), "'")
     if not as_json and (lines := _about_topics(base, words, tensorflow)):
-        console.result("\n".join(lines))
+        console.result(quoted_with("\n".join(lines), quote))
         return
     advice = advise_on(base, words, tensorflow=tensorflow, python=python, machine=platform.machine())
     if output is not None and advice.offer is not None:
@@ -84,10 +86,8 @@ def advise(
     if as_json:
         print_json("tfdock.advise/1", True, _document(base, advice, output))
         return
-    asked = read_question(base, words)
     for line in (*_told_on(asked), *_refused(base, asked.parts, advice.release)):
-        console.result(console.Style(sys.stdout).bad(line))
-    quote = next((row.quote for row in asked.systems.values()), "'")
+        console.result(console.Style(sys.stdout).bad(quoted_with(line, quote)))
     for line, indent in _lines(base, advice, output):
         console.result(quoted_with(line, quote), indent=indent)
 
@@ -145,7 +145,8 @@ def _topic_of(base: KnowledgeBase, part: str, version: str) -> OtherDevice | Non
     """Return the topic that answers for a version of a part without a GPU; None if official wheels answer."""
     topic = other_device(base, part)
     of_a_gpu = part in base.components or any(row.is_for(part, version) for row in base.published_builds)
-    known = any(goes_with(base, row, part, version) for row in base.releases.values())
+    # Without a wheel for a Python, the refusal names the nearest Pythons.
+    known = part == "python" or any(goes_with(base, row, part, version) for row in base.releases.values())
     return topic if topic and topic.by_release and (of_a_gpu or not known) else None
 
 
