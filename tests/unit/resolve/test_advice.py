@@ -720,7 +720,7 @@ def test_what_the_official_wheel_needs_is_said_of_the_version(words: str, told: 
         ("windows gpu python 3.11", "the official wheel of TensorFlow 2.21.0 runs", "from 2.11 on they use the CPU"),
         ("tensorflow-gpu windows", "2.10: `pip install tensorflow==2.10.1 \"numpy<2\"`", "in WSL 2"),
         ("gpu python 3.14", "there is no official wheel for Python 3.14", "take Python 3.10 to 3.13"),
-        ("m1 macos big sur", "no official wheel for m1 macos big sur", "macOS 11 `pip install tensorflow-macos"),
+        ("m1 macos big sur", "no official wheel for m1 macos big sur", "`pip install tensorflow-macos==2.9.2"),
         ("macbook air 11", "wheel of TensorFlow 2.21.0 runs", "Apple silicon with macOS 12 or newer"),
         ("tensorflow-gpu==1.15", "tensorflow-gpu: ", "`pip install 'tensorflow-gpu==1.15.*'`"),
         ("cuda 12.4", "Releases that go with cuda 12.4: 2.15 to 2.17 (`tfdock releases cuda 12.4`).", "cuda: "),
