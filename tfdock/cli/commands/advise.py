@@ -74,7 +74,7 @@ def advise(
         words = [_NO_GPU]
     asked = read_question(base, words)
     quote = next((row.quote for row in asked.systems.values()), "'")
-    if not as_json and (lines := _about_topics(base, words, tensorflow)):
+    if not as_json and (lines := _about_topics(base, asked, tensorflow)):
         console.result(quoted_with("\n".join(lines), quote))
         return
     advice = advise_on(base, words, tensorflow=tensorflow, python=python, machine=platform.machine())
@@ -92,10 +92,10 @@ def advise(
         console.result(quoted_with(line, quote), indent=indent)
 
 
-def _about_topics(base: KnowledgeBase, words: Sequence[str], tensorflow: str | None) -> list[str]:
+def _about_topics(base: KnowledgeBase, asked: Asked, tensorflow: str | None) -> list[str]:
     """Return what is known about topics that stand alone, or about a release from before the first known one."""
-    asked = read_question(base, words)
-    release = asked.parts.pop("tensorflow", tensorflow)
+    release = asked.parts.get("tensorflow", tensorflow)
+    parts = {part: number for part, number in asked.parts.items() if part != "tensorflow"}
     rows = [asked.topics[name] for name in asked.subjects]
     version = release if release and release[:1].isdecimal() else None  # not `nightly`
     if version and (early := other_device(base, f"tensorflow-{version}")):
@@ -108,13 +108,13 @@ def _about_topics(base: KnowledgeBase, words: Sequence[str], tensorflow: str | N
         rows = []  # two systems are a question about a topic, such as a cross build
     # Only systems are named, or nothing but parts.
     if not {*asked.names} - asked.systems.keys():
-        about = [topic for part, number in asked.parts.items() if (topic := _topic_of(base, part, number))]
+        about = [topic for part, number in parts.items() if (topic := _topic_of(base, part, number))]
         rows = [*rows, *(asked.systems.values() if about else ()), *about]
     # `cuda cudnn` is one topic.
     lines = [line for row in {row.device: row for row in rows}.values() for line in topic_lines(base, row, release)]
     wanted = base.release_of(version) if version and rows else None
-    refused = _refused(base, asked.parts, wanted) if wanted else []
-    fitting, builds = _fitting(base, asked.parts) if rows else ([], [])
+    refused = _refused(base, parts, wanted) if wanted else []
+    fitting, builds = _fitting(base, parts) if rows else ([], [])
     return [*fitting, *refused, *lines, *builds]
 
 
