@@ -237,7 +237,7 @@ class KnowledgeBase:
         rows = dict(self.releases)
         number = next((number for name, number in device.also.items() if name in system.lower()), system)
         # A number without a dot is a version only behind the name of the system: `macbook air 11` has 11 inches.
-        own = re.findall(r"\d+\.[\d.]*\d|(?<=^)\d+$|(?<=macos )(?:1[1-9]|2\d)(?![\d.])", number.lower())
+        own = re.findall(r"\d+\.[\d.]*\d|^\d+$|(?<=macos )(?:1[1-9]|2\d)(?![\d.])", number.lower())
         for name, row in rows.items() if not device.linux else ():
             least = next((version for span, version in device.least.items() if spans(span, name)), "0")
             has = spans(device.official or "", name) and not (own and Version(own[-1]) < Version(least))

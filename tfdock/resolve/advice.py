@@ -190,9 +190,10 @@ def read_question(knowledge: KnowledgeBase, words: Sequence[str]) -> Asked:
     systems = {name: row for name, row in rows.items() if row.official and (name not in topics or rows == topics)}
     gpus = [name for name in names if name not in {*systems, *topics} and name.lower() != _PLAIN]
     # Without a GPU's name and another subject, the answer is about the wheel with GPU code too.
-    if not (gpus or rows) and "gpu" in (word.lower().rstrip("s") for word in others):
-        topics |= {_GPU_TOPIC: row} if (row := other_device(knowledge, _GPU_TOPIC)) else {}
-        names = names if parts else [*topics]
+    topic = other_device(knowledge, _GPU_TOPIC)
+    if topic and not (gpus or rows) and "gpu" in (word.lower().rstrip("s") for word in others):
+        topics[_GPU_TOPIC] = topic
+        names = names if parts else [_GPU_TOPIC]
     machines = _joined_systems(systems)
     names = [*(name for name in names if name not in systems), *machines]
     topics = {name: row for name, row in topics.items() if name not in systems or name in machines}
