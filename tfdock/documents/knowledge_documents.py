@@ -13,7 +13,7 @@ from tfdock.errors import Problem
 from tfdock.knowledge.program_rows import ExplainedCode
 from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.switch_rows import SwitchFacts
-from tfdock.resolve.advice import AdvisedWheel, SizePlan
+from tfdock.resolve.advice import AdvisedWheel
 from tfdock.resolve.gpu_support import TargetFacts
 from tfdock.types import Choice
 
@@ -64,13 +64,10 @@ class AdviseDocument(TypedDict):
     #: The grade of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom.
     evidence: Choice | None
     profile_file: str | None  #: The file with the written profile.
-    plan: SizePlan | None  #: The targets of that profile.
-    alternative_plan: SizePlan | None  #: The targets if each GPU gets its own code.
     #: The text of an untested profile for the requested release.
     untested_profile: str | None
     refused: Sequence[Problem]  #: Why the requested release does not work.
     jit: FigureJson | None  #: The duration of a first start that compiles PTX.
-    figures: Sequence[FigureJson]  #: The measured numbers that the sizes and times are based on.
 
 
 class InitDocument(TypedDict):

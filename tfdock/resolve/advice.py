@@ -23,7 +23,6 @@ from tfdock.gpu.devices import (
     gpu_words,
     is_target,
     joined_words,
-    judge,
     machine_of,
     other_device,
     sorted_targets,
@@ -76,26 +75,6 @@ class AdvisedWheel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceEntry:
-    """The size and time that one target adds to a wheel."""
-
-    target: str  #: The target, such as `sm_86`.
-    serves: tuple[str, ...]  #: The GPUs that it serves.
-    wheel_mb: float | None  #: Megabytes (10**6 bytes) of the wheel; null if unknown.
-    compile_percent: float | None  #: The build's time in percent of that of a CPU-only build; null if unknown.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizePlan:
-    """The targets to compile, and their cost."""
-
-    targets: tuple[str, ...]  #: The targets.
-    entries: tuple[AdviceEntry, ...]  #: What each adds.
-    wheel_mb: float | None  #: Megabytes (10**6 bytes) of the whole wheel.
-    compile_percent: float | None  #: Extra time over a build for the CPU, in percent.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """The whole answer. `asked` is the requested release, `native` the newest official wheel that runs on all GPUs
     without JIT, `instead` an official wheel that makes a build of the offer unnecessary. `notes` are further facts
@@ -107,9 +86,8 @@ class Advice:
     `buildable`: there are base images for it. `mixed`: the GPUs have several accelerators; `apart` says in lines why
     no wheel serves all GPUs. `reported` are reports about GPUs on which the wheel does not start at once. `overrides`
     are settings with which users run code for another target. `published_builds` are wheels and images by others for
-    the GPUs, the newest first. `unbuilt` is a system for which tfdock builds nothing. `plan` are the offer's targets,
-    `alternative` a longer list with code for exactly each GPU. `figures` are measured numbers: the basis of sizes and
-    times, and numbers to compare with.
+    the GPUs, the newest first. `unbuilt` is a system for which tfdock builds nothing. `jit` is how long a first start
+    takes that compiles PTX.
     """
 
     asked: str | None
@@ -132,9 +110,6 @@ class Advice:
     apart: tuple[str, ...] = ()
     reported: tuple[str, ...] = ()
     overrides: tuple[TargetReport, ...] = ()
-    plan: SizePlan | None = None
-    alternative: SizePlan | None = None
-    figures: tuple[Estimate, ...] = ()
     jit: Estimate | None = None
 
     @property
@@ -395,10 +370,7 @@ def advise(
         apart=() if wanted.mixed or planned else wanted.reasons_apart(),
         reported=wanted.reported(compatibilities),
         overrides=tuple(row for gpu in gpus for row in fits.overrides(knowledge, wanted.accelerator, gpu.target)),
-        plan=wanted.size(planned.release, planned.resolution.targets) if planned else None,
-        alternative=wanted.size_with_code_for_each(planned) if planned else None,
-        figures=tuple(wanted.figures(planned.release if planned else release)),
-        jit=wanted.estimate("jit-first-start", release),
+        jit=knowledge.estimate("jit-first-start", release, wanted.accelerator),
     )
 
 
@@ -775,51 +747,6 @@ class _Wanted:
         name = self.accelerator.toolkit
         rows = (self.knowledge.toolkit(name, version) for version in taken_versions(release.support(name)))
         return {number for row in rows if row for number in row.targets}
-
-    # --- sizes ----------------------------------------------------------------------------------------------------
-
-    def estimate(self, name: str, release: Release) -> Estimate | None:
-        """Return the row of a measured number for such wheels of a release; None without a row."""
-        return self.knowledge.estimate(name, release, self.accelerator)
-
-    def figures(self, release: Release) -> Iterable[Estimate]:
-        """Return the measured numbers for sizes and times, and the numbers to compare with."""
-        return filter(None, (self.estimate(name, release) for name in (*_SIZES, "kernel-file-per-sass")))
-
-    def size(self, release: Release, targets: Sequence[str]) -> SizePlan:
-        """Return the size and compile time of a list of targets, target by target."""
-        base, sass, ptx, time = (self.estimate(name, release) for name in _SIZES)
-        serving = {gpu.gpu: judge(self.knowledge, self.accelerator, gpu.target, targets).by for gpu in self.gpus}
-        entries = []
-        for target in targets:
-            # `compute_86` is SASS and PTX, and both add to the size.
-            both = self.accelerator.capabilities and Capability.parse(target).ptx
-            size = sass.value + (ptx.value if both and ptx else 0) if sass else None
-            # A target may serve as SASS or as PTX, and is one entry.
-            serves = [name for name, by in serving.items() if target_number(by) == target_number(target)]
-            percent = time.value if time else None
-            entries.append(AdviceEntry(target=target, serves=tuple(serves), wheel_mb=size, compile_percent=percent))
-        sizes = [entry.wheel_mb for entry in entries if entry.wheel_mb is not None]
-        return SizePlan(
-            targets=tuple(targets),
-            entries=tuple(entries),
-            wheel_mb=base.value + sum(sizes) if base and sass else None,
-            compile_percent=time.value * len(entries) if time else None,
-        )
-
-    def size_with_code_for_each(self, offer: AcceptedProfile) -> SizePlan | None:
-        """Return the size of a longer list, with code for exactly each GPU, if the release accepts this list."""
-        exact = self._exact_targets(offer.release) if len(self.names) < len(self.gpus) else ()
-        listed, version = self.accelerator.target_field, str(offer.resolution.version)
-        fields = {"tensorflow": version, "gpus": self.names, listed: exact}
-        try:
-            targets = self._accepted(offer.release, fields, {}).resolution.targets
-        except Incompatible:
-            return None
-        return self.size(offer.release, targets) if len(targets) > len(offer.resolution.targets) else None
-
-
-_SIZES = ("wheel-base", "wheel-per-sass", "wheel-per-ptx", "compile-time-per-sass")
 
 
 def _by_nearness(knowledge: KnowledgeBase, release: Release) -> list[Release]:

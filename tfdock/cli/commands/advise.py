@@ -29,7 +29,6 @@ from tfdock.resolve.advice import (
     Advice,
     AdvisedWheel,
     Asked,
-    SizePlan,
     advise_on,
     pip_install,
     read_question,
@@ -190,12 +189,9 @@ def _document(base: KnowledgeBase, advice: Advice, output: Path | None) -> dict[
         "build_id": offer.resolution.build_id if offer else None,
         "evidence": offer.resolution.grade if offer else None,
         "profile_file": str(output) if output and offer else None,
-        "plan": advice.plan,
-        "alternative_plan": advice.alternative,
         "untested_profile": advice.untested.text if advice.untested else None,
         "refused": advice.refused,
         "jit": _figure_json(base, advice.jit) if advice.jit else None,
-        "figures": [_figure_json(base, row) for row in advice.figures],
     }
 
 
@@ -237,14 +233,9 @@ def _lines(base: KnowledgeBase, advice: Advice, output: Path | None) -> Iterator
         for line in advice.reported
         if line not in " ".join(advice.apart)
     )
-    needed = not (wheel or advice.instead)
-    if advice.offer is not None and needed:
+    if advice.offer is not None and not (wheel or advice.instead):
         yield "", ""
         yield from _profile(advice, style)
-    if advice.plan is not None and needed:
-        yield "", ""
-        yield from ((line, " " * 6) for line in _size(base, advice, advice.plan, style))
-        yield from ((style.faint(line), " " * 6) for line in _origins(base, advice))
     if advice.apart or advice.mixed:
         yield "", ""
         yield from _apart(base, advice, style)
@@ -340,44 +331,6 @@ def _profile(advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
     yield "", ""
     for line in offer.text.splitlines():
         yield line, "# " if line.startswith("#") else "  "
-
-
-def _size(base: KnowledgeBase, advice: Advice, plan: SizePlan, style: console.Style) -> Iterator[str]:
-    if plan.wheel_mb is None:
-        yield f"{style.strong('size')}  unknown for such wheels"
-        return
-    figures = {row.estimate: row for row in advice.figures}
-    parts = [f"{figures['wheel-base'].value:g} MB without GPU code"] if "wheel-base" in figures else []
-    sizes = {entry.wheel_mb for entry in plan.entries}
-    each = "capability" if base.accelerators[advice.gpus[0].gpu.accelerator].capabilities else "target"
-    parts += [f"{size:g} MB for each {each}, on average" for size in sizes if size is not None and len(sizes) == 1]
-    yield f"{style.strong('size')}  about {plan.wheel_mb:g} MB: {', '.join(parts)}"
-    if plan.compile_percent is not None:
-        _, _, other = figures["compile-time-per-sass"].unit.partition(" of ")
-        yield f"{style.strong('time')}  about {plan.compile_percent:g} % longer than {other}"
-    if len(advice.gpus) > 1:
-        whom = "; ".join(f"{entry.target} for {', '.join(entry.serves)}" for entry in plan.entries)
-        yield f"{style.strong('code')}  {whom}"
-    if advice.alternative and advice.alternative.wheel_mb is not None:
-        listed, size = ", ".join(advice.alternative.targets), advice.alternative.wheel_mb
-        yield f"{style.strong('or')}    machine code for each GPU: [{listed}], about {size:g} MB, same start time"
-
-
-def _origins(base: KnowledgeBase, advice: Advice) -> Iterator[str]:
-    """Yield a short line for the source of each figure; the JSON document has the full text."""
-    used = [row for row in advice.figures if row.estimate.startswith(("wheel-", "compile-"))]
-    used = [row for row in used if row.estimate != "wheel-per-ptx" or _has_ptx(advice)]
-    for source in dict.fromkeys(row.source for row in used):
-        rows = [row for row in used if row.source == source]
-        title = base.cited("estimates", rows[0]).partition(": ")[0]
-        figures = ", ".join(f"{row.estimate} {row.value:g} {row.unit.partition(' of ')[0]}" for row in rows)
-        yield f"from  {title}: {figures}"
-
-
-def _has_ptx(advice: Advice) -> bool:
-    figures = {row.estimate: row.value for row in advice.figures}
-    entries = advice.plan.entries if advice.plan else ()
-    return any((entry.wheel_mb or 0) > figures.get("wheel-per-sass", 0) for entry in entries)
 
 
 def _apart(base: KnowledgeBase, advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
