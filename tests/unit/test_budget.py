@@ -21,10 +21,10 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60  #: What a figure may be below its budget, so that not each line is a change here.
 #: Lines of Python in each package.
 PACKAGES = {
-    "": 755, "api": 125, "bazel": 4695, "bench": 385, "builder": 3130, "ci": 775, "cli": 9570, "diagnose": 1605,
-    "documents": 1540, "engine": 2505, "gpu": 1870, "host": 2755, "images": 2865, "installed": 1505,
+    "": 755, "api": 125, "bazel": 4695, "bench": 385, "builder": 3130, "ci": 775, "cli": 9570, "diagnose": 1590,
+    "documents": 1540, "engine": 2505, "gpu": 1800, "host": 2755, "images": 2865, "installed": 1505,
     "knowledge": 3245, "matrix": 1470, "oci": 1320, "offline": 1480, "plan": 3575, "profile": 1490,
-    "report": 1005, "resolve": 4630, "run": 1460, "trace": 1152, "verify": 2030, "wheel": 3240,
+    "report": 1005, "resolve": 4615, "run": 1460, "trace": 1152, "verify": 2030, "wheel": 3240,
     "wheelhouse": 2055,
 }  # fmt: skip
 #: What importing a module loads of ours.
@@ -32,7 +32,7 @@ ROAD = {
     "builder.build": {"modules": 109, "lines": 22095},
     "cli.commands.build": {"modules": 84, "lines": 17565},
 }
-WHOLE = {"modules": 303, "commands": 28, "options": 78, "lines of tests": 67225, "lines of recordings": 14725}
+WHOLE = {"modules": 303, "commands": 28, "options": 78, "lines of tests": 67220, "lines of recordings": 14725}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

@@ -39,12 +39,17 @@ def diagnose_log(
     `progress` is called with the number of bytes just read, `add_note` with problems of the log itself. Raises
     ProfileError if the log is not text; the error gives `name` as the file.
     """
+
+    def tell(fault: str) -> None:
+        # A truncated packed log still has its beginning, which often has the first failure.
+        add_note(f"{fault}: only the text before this error is read")
+
     reader, kept = Diagnostician(knowledge), bytearray()
     # After one large block was freed, glibc keeps the memory of smaller ones (mallopt(3), M_MMAP_THRESHOLD). Else it
     # takes each block of a log from the kernel anew, which is a seventh of the time.
     bytes(8 << 20)
     try:
-        for chunk in unpacked(_chunks(log, progress)):
+        for chunk in unpacked(_chunks(log, progress), tell):
             reader.feed(chunk)
             kept += chunk if len(kept) <= _PASTED else b""
     except NotText as error:
@@ -53,9 +58,6 @@ def diagnose_log(
             fix = f"unpack it (`{error.program}`), then give the log that was in it"
         message = f"this is {error.kind}, not the text of a log"
         raise ProfileError.of("log-not-text", message, fix, file=name) from error
-    # A truncated packed log still has its beginning, which often has the first failure.
-    except ValueError as error:
-        add_note(f"{error}: only the text before this error is read")
     found = diagnosis(reader.close(), knowledge, context)
     text = unwrapped(bytes(kept)) if len(kept) <= _PASTED and _surest(found) else b""
     if not text:

@@ -261,7 +261,7 @@ def _finding(sighting: Sighting, seen: LogSightings, here: ObservedParts, contex
         line=sighting.line,
         excerpt="\n".join(sighting.excerpt),
         cause=" ".join(filter(None, (cause.format(**values), *(one.means for one, _ in known), told))),
-        fix=profile_fixes.fix(row, profile) or own.format(**{"python": "3.N", **values, **groups}),
+        fix=own.format(**{"python": "3.N", **values, **groups}),
         source=knowledge.cited("failures", row),
         count=sighting.count,
         values=dict(sighting.values),

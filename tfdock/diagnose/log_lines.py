@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import stringzilla
 
@@ -225,59 +225,36 @@ def _plain(data: bytes) -> bytes:
     return _ESCAPE.sub(b"", data) if b"\x1b" in data else data
 
 
-_LAYERS = 2  #: How often a log may be packed: by CI, and by its sender.
 #: The largest allowed compression ratio, and the size from which it is checked. Logs have a ratio of 10 to
 #: 50; gzip can reach a thousand.
 _DENSEST, _ANY_DENSITY = 250, 16 << 20
 
 
-def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a log as UTF-8, unpacked if it is packed once or twice.
+def unpacked(chunks: Iterable[bytes], tell: Callable[[str], object]) -> Iterator[bytes]:
+    """Yield a log as UTF-8, unpacked if it is packed; raises NotText before the first piece if it is not a log.
 
-    Raises NotText before the first piece if the data is not a log, and ValueError after the last whole piece if the
-    gzip data is broken, ends too early, or is more compressed than any log.
+    `tell` is called with the reason if the rest of a packed log cannot be read.
     """
-    size = 0
-
-    def counted() -> Iterator[bytes]:
-        nonlocal size
-        for chunk in chunks:
-            size += len(chunk)
-            yield chunk
-
-    return _unpacked(counted(), _LAYERS, lambda: size)
-
-
-def _unpacked(chunks: Iterator[bytes], layers: int, size: Callable[[], int]) -> Iterator[bytes]:
-    head, broken = b"", None
-    try:
-        for chunk in chunks:
-            head += chunk
-            if len(head) >= _HEAD:
-                break
-    # Reading a packed file may fail in the middle: the data before is still a log.
-    except ValueError as error:
-        broken = error
-    rest = _prepend(head, broken, chunks)
+    head, rest = _head(iter(chunks))
     if head.startswith(_GZIP):
-        if not layers:
-            raise NotText(f"data that is packed more than {_LAYERS} times", "gunzip")
-        # Check the unpacked data from its start: it may be UTF-16, or packed once more.
-        yield from _unpacked(_gunzip(rest, size), layers - 1, size)
-    elif coding := _UTF16.get(head[:2]) or _unmarked_utf16(head[:_HEAD]):
+        head, rest = _head(_gunzip(rest, tell))
+        if head.startswith(_GZIP):
+            raise NotText("data that is packed more than once", "gunzip")
+    # The unpacked data may be UTF-16.
+    if coding := _UTF16.get(head[:2]) or _unmarked_utf16(head):
         decoder = codecs.getincrementaldecoder(coding)("replace")
         yield from (decoder.decode(chunk).encode("utf-8", "replace") for chunk in rest)
     else:
-        _check_text(head[:_HEAD])
+        _check_text(head)
         yield from rest
 
 
-def _prepend(head: bytes, broken: ValueError | None, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    yield from [head] if head else []
-    # Report the error after the data that was read before it, which still counts.
-    if broken:
-        raise broken
-    yield from chunks
+def _head(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """Return the beginning of the data, and all the data."""
+    head = b""
+    while len(head) < _HEAD and (chunk := next(chunks, b"")):
+        head += chunk
+    return head[:_HEAD], chain([head], chunks)
 
 
 def _unmarked_utf16(head: bytes) -> str:
@@ -303,12 +280,12 @@ def _check_text(head: bytes) -> None:
         raise NotText("binary data")
 
 
-def _gunzip(chunks: Iterable[bytes], size: Callable[[], int]) -> Iterator[bytes]:
-    """Yield the contents of all members of gzip data, at most a piece at a time. `size`: bytes read of the file."""
+def _gunzip(chunks: Iterable[bytes], tell: Callable[[str], object]) -> Iterator[bytes]:
+    """Yield the contents of all members of gzip data, at most a piece at a time."""
     # zlib's manual: 16 is added to the window's 15 bits to read a gzip header.
-    member, total = zlib.decompressobj(wbits=31), 0
+    member, size, total = zlib.decompressobj(wbits=31), 0, 0
     for chunk in chunks:
-        left = chunk
+        left, size = chunk, size + len(chunk)
         while left:
             if member.eof:
                 # RFC 1952, 2.2: a file may have several members, one after the other.
@@ -319,15 +296,17 @@ def _gunzip(chunks: Iterable[bytes], size: Callable[[], int]) -> Iterator[bytes]
                 # In pieces: a few kilobytes may unpack to gigabytes.
                 data = member.decompress(left, PIECE)
             except zlib.error as error:
-                raise ValueError(f"its gzip data is broken: {error}") from error
+                tell(f"its gzip data is broken: {error}")
+                return
             total += len(data)
-            if total > max(_ANY_DENSITY, _DENSEST * size()):
-                raise ValueError(f"its gzip data unpacks to over {_DENSEST} times its size; no log does")
+            if total > max(_ANY_DENSITY, _DENSEST * size):
+                tell(f"its gzip data unpacks to over {_DENSEST} times its size; no log does")
+                return
             if data:
                 yield data
             left = member.unused_data if member.eof else member.unconsumed_tail
     if not member.eof:
-        raise ValueError("its gzip data ends too early")
+        tell("its gzip data ends too early")
 
 
 _WIDTHS = range(60, 251)  #: Usual widths of terminals in columns.

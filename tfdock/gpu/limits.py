@@ -26,7 +26,6 @@ from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import LibraryRow, RuntimeCompiler, Toolkit
-from tfdock.knowledge.wheel_rows import Companion
 from tfdock.types import Capability, Host, Version
 from tfdock.wheel.facts import Containers, GpuCode, isa_order, merged
 from tfdock.wheel.requirements import RequiredPackage
@@ -60,11 +59,6 @@ class Limits:
         return self.knowledge.accelerators[self.gpu.accelerator]
 
     @property
-    def _target(self) -> str:
-        """The GPU's target without the features that a driver may add: `gfx90a` for `gfx90a:xnack+`."""
-        return self.gpu.target.partition(":")[0]
-
-    @property
     def _brought(self) -> RequiredPackage | None:
         """The requirement with which pip installs the toolkit, if it does."""
         return self.facts.brought.get(self._accelerator.toolkit)
@@ -87,7 +81,7 @@ class Limits:
 
     def ignored(self) -> str:
         """Return why TensorFlow ignores such GPUs although the wheel has code for them; empty if not known."""
-        release, target = self.facts.release, self._target
+        release, target = self.facts.release, self.gpu.target
         row = next((row for row in self.facts.companions if target in row.ignores), None)
         if row:
             return f"TensorFlow in this wheel ignores {target}: {row.limit}"
@@ -113,7 +107,7 @@ class Limits:
             *self._run_time(),
             *(limit for limit, _ in libraries if limit),
             *self._weaker(),
-            *self._of_companions(),
+            *([unsearched_limit(self.facts.unsearched)] if self.facts.unsearched else []),
         )
         return limits, tuple(pin for _, pin in libraries if pin)
 
@@ -122,7 +116,7 @@ class Limits:
         if self.facts.release is None and self.facts.version:
             yield f"it is not known which GPUs TensorFlow {self.facts.version} ignores"
         if self._in_doubt():
-            yield f"it is not known whether TensorFlow {self.facts.version} uses {self._target} at all"
+            yield f"it is not known whether TensorFlow {self.facts.version} uses {self.gpu.target} at all"
         for library in self.facts.own:
             strange = sum(image.count for image in library.loadable.images if image.kind == "unknown")
             if strange:
@@ -137,7 +131,7 @@ class Limits:
             return False
         fork = self.knowledge.fork(release, name)
         # A GPU in doubt may well work. A fork's wheel may be older than this target in the fork's list.
-        return self._target in (*release.runtime_doubt.get(name, ()), *(fork.targets if fork else ()))
+        return self.gpu.target in (*release.runtime_doubt.get(name, ()), *(fork.targets if fork else ()))
 
     # --- kernels ----------------------------------------------------------------------------------------------------
 
@@ -201,13 +195,6 @@ class Limits:
         counts = (f"{_count(parts, path)} of {_count(every, path)} containers of {path}" for path in paths)
         return f" ({', '.join(counts)})"
 
-    def _of_companions(self) -> Iterator[str]:
-        for row in self.facts.companions:
-            if row.limit and row.carries is None and not row.ignores and self._serves(row):
-                yield row.limit
-        if self.facts.unsearched:
-            yield unsearched_limit(self.facts.unsearched)
-
     # --- toolkit and XLA --------------------------------------------------------------------------------------------
 
     def _toolkit(self) -> Toolkit | None:
@@ -221,15 +208,15 @@ class Limits:
     def _run_time(self) -> Iterator[str]:
         """Yield that XLA ignores the GPU, or that the toolkit, on which XLA relies, does not compile for it."""
         release, row = self.facts.release, self._toolkit()
-        if self.facts.xla and release and not reaches(self._accelerator, self._target, release.xla_floor):
+        if self.facts.xla and release and not reaches(self._accelerator, self.gpu.target, release.xla_floor):
             yield f"XLA ignores this GPU: it uses no GPU below {release.xla_floor[self._accelerator.accelerator]}"
         if row is None or not self._accelerator.capabilities:
             return
-        number = Capability.of_gpu(self._target).number
+        number = Capability.of_gpu(self.gpu.target).number
         name = f"{self._accelerator.title} {row.version}"
         origin = "comes with the wheel" if self._brought else "the wheel is made with"
         compiler = self.facts.runtime_compiler if self.facts.xla else None
-        asked = compiler.targets.get(self._target, number) if compiler else number
+        asked = compiler.targets.get(self.gpu.target, number) if compiler else number
         # XLA compiles at run time with the installed toolkit, so the toolkit's age matters too.
         if number not in row.targets:
             # If the toolkit is not too old, it has dropped the GPU: CUDA 13 compiles for nothing below 7.5.
@@ -237,9 +224,8 @@ class Limits:
             how = "is older than this GPU" if newer else "does not compile for it"
             then = f"{compiler.compiler} {compiler.failing}; its" if compiler else "its"
             yield f"{name}, which {origin}, {how}: {then} libraries may fail"
-        elif compiler and (asked not in row.targets or self._is_refused(compiler)):
-            lacking = f"does not know sm_{asked}" if asked not in row.targets else "is not a version that it accepts"
-            yield f"{compiler.compiler} {compiler.failing}: {name}, which {origin}, {lacking}"
+        elif compiler and asked not in row.targets:
+            yield f"{compiler.compiler} {compiler.failing}: {name}, which {origin}, does not know sm_{asked}"
         elif compiler and (built := self._too_old_build(compiler, asked)):
             yield (
                 f"{compiler.compiler} {compiler.failing}: the wheel was compiled with {built}, which does not know "
@@ -255,18 +241,13 @@ class Limits:
         is_limit = compiler.limited_by_build and row is not None and asked not in row.targets
         return f"{self._accelerator.title} {version}" if is_limit else ""
 
-    def _is_refused(self, compiler: RuntimeCompiler) -> bool:
-        # XLA refuses ptxas below a version, and single versions with known defects.
-        too_old = compiler.toolkit_min is not None and Version(self._version) < Version(compiler.toolkit_min)
-        return bool(too_old or (self._brought and self._brought.exact and self._version in compiler.refused))
-
     def _doubts(self, compiler: RuntimeCompiler) -> Iterator[str]:
         if self._brought and not self._brought.exact:
             return  # pip installs the newest version, which has no such doubts
         for doubt in compiler.doubts:
             # pip knows the assembler's own version; a wheel names only the toolkit's version.
             below = Version(doubt.below if self._brought else doubt.below_toolkit)
-            reached = Capability.of_gpu(self._target) >= Capability.of_gpu(doubt.lowest)
+            reached = Capability.of_gpu(self.gpu.target) >= Capability.of_gpu(doubt.lowest)
             if reached and Version(doubt.since) <= Version(self._version) < below:
                 yield doubt.limit
 
@@ -275,7 +256,7 @@ class Limits:
     def _library(self, component: str) -> tuple[str, str]:
         """Return (limit, pin): a library lacks code for the GPU, and which version has it; each may be empty."""
         brought, title = self.facts.brought.get(component), self._accelerator.title_of(component)
-        version = brought.oldest if brought else self.facts.built.get(component, "")
+        version = self.facts.version_of(component)
         if not self._accelerator.capabilities or not (version or brought):
             return "", ""
         rows = [row for row in self.knowledge.libraries if row.component == component and self._made_for(row)]
@@ -323,8 +304,8 @@ class Limits:
         major = Version(self._version).parts[:1]
         return not row.toolkits or any(Version(toolkit).parts[:1] == major for toolkit in row.toolkits)
 
-    def _serves(self, row: LibraryRow | Companion) -> bool:
-        return has_code_for(row, self._accelerator, self._target)
+    def _serves(self, row: LibraryRow) -> bool:
+        return has_code_for(row, self._accelerator, self.gpu.target)
 
     # --- drivers --------------------------------------------------------------------------------------------------
 
@@ -358,7 +339,7 @@ class Limits:
         least = self._least.version
         above = (floor for floor in self._floors if floor.version > least)
         higher = dict.fromkeys(f"; {floor.version} or newer for {floor.why}" for floor in above)
-        is_open = needs_open_modules(self.knowledge, self.gpu.accelerator, self._target, self.gpu.gpu)
+        is_open = needs_open_modules(self.knowledge, self.gpu.accelerator, self.gpu.target, self.gpu.gpu)
         end = " with the open kernel modules" if is_open and not self.host.wsl else ""
         end += f", and {self._last_driver} is the last driver that knows this GPU" if self._last_driver else ""
         mine = f"; this machine has {here}" if here else ""
@@ -367,18 +348,18 @@ class Limits:
     @property
     def _last_driver(self) -> str | None:
         """The branch of the last drivers that know the GPU, such as `470`."""
-        family = architecture_of(self.knowledge, self.gpu.accelerator, self._target)
+        family = architecture_of(self.knowledge, self.gpu.accelerator, self.gpu.target)
         return family.driver_max if family else None
 
     @cached_property
     def _floors(self) -> tuple[_Floor, ...]:
         """The oldest drivers for the wheel's code on the GPU; none without such code."""
         # NVIDIA's tables do not hold for embedded GPUs: their driver comes with the board's system.
-        if not self.combined.parts or is_embedded(self.knowledge, self.gpu.accelerator, self._target):
+        if not self.combined.parts or is_embedded(self.knowledge, self.gpu.accelerator, self.gpu.target):
             return ()
         own, kernels = self.facts.own, self.combined.verdict
-        oldest = gpu_driver(self.knowledge, self.gpu.accelerator, self._target, self.gpu.gpu, wsl=self.host.wsl)
-        floors = [self._of_toolkit(), _Floor(version=oldest, why=f"a GPU of {self._target}") if oldest else None]
+        oldest = gpu_driver(self.knowledge, self.gpu.accelerator, self.gpu.target, self.gpu.gpu, wsl=self.host.wsl)
+        floors = [self._of_toolkit(), _Floor(version=oldest, why=f"a GPU of {self.gpu.target}") if oldest else None]
         if kernels.runs == "ptx-jit":
             floors.append(self._of_ptx(kernels.by, [library.loadable for library in own], "its kernels"))
         for _, how in self._generated:

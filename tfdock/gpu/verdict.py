@@ -78,7 +78,7 @@ def runs(
 def runs_target(target: str, code: Collection[str]) -> bool:
     """Return whether GPUs of a target run code for these targets; True if a target cannot be parsed."""
     if target.startswith("gfx"):
-        return runs_gfx(target, code).runs != "no"
+        return runs_gfx(target.partition(":")[0], code).runs != "no"
     try:
         return runs(Capability.parse(target), *code_of(code)).runs != "no"
     except ValueError:
@@ -86,18 +86,12 @@ def runs_target(target: str, code: Collection[str]) -> bool:
 
 
 def runs_gfx(gpu: str, code: Collection[str]) -> Verdict:
-    """Judge code objects (`gfx90a`, `gfx90a:xnack+`) for a GPU of that gfx target.
-
-    A feature (`xnack`) is compared only if both the code and the GPU state it.
-    """
-    name, features = _gfx(gpu)
+    """Judge code objects (`gfx90a`, `gfx90a:xnack+`) for a GPU of a gfx target."""
     # Code without features comes first: it runs in every mode of the GPU.
     for target in sorted(code, key=len):
-        family, own = _gfx(target)
-        # No feature may be on in one set and off in the other.
-        if family == name and not own & {_opposite(feature) for feature in features}:
-            named = sorted(own - features)
-            condition = f", where the GPU runs with {', '.join(named)}" if named else ""
+        name, *features = target.split(":")
+        if name == gpu:
+            condition = f", where the GPU runs with {', '.join(features)}" if features else ""
             return Verdict(runs="native", by=target, reason=f"it has {target}: code for exactly this GPU{condition}")
     have = f"it has code for {', '.join(sorted(code))} only" if code else "it has no GPU code"
     return Verdict(runs="no", by="", reason=f"{have}, and such code runs only on the target that it was compiled for")
@@ -138,17 +132,6 @@ def _why_not(gpu: Capability, images: list[Capability], texts: list[Capability],
         return f"{gpu.dotted} is an embedded GPU: it runs only code for exactly {gpu.dotted}, and the wheel has none"
     names = ", ".join(str(image) for image in (*images, *texts))
     return f"it has {names}; none of these runs on {gpu.dotted}, and there is no PTX to compile for it"
-
-
-def _gfx(target: str) -> tuple[str, frozenset[str]]:
-    """Return the name and the features of `gfx90a:sramecc+:xnack-`."""
-    name, *features = target.split(":")
-    return name, frozenset(features)
-
-
-def _opposite(feature: str) -> str:
-    """Return `xnack-` for `xnack+`."""
-    return feature[:-1] + ("-" if feature.endswith("+") else "+")
 
 
 # --- containers -----------------------------------------------------------------------------------------------------
@@ -221,14 +204,10 @@ def combine(parts: Iterable[CodePart]) -> CombinedVerdict | None:
         return None
     total = sum(part.held.count for part in counted)
     levels = sorted({part.verdict.level for part in counted}, reverse=True)
-    worst = next(level for level in levels if _FEW * _count(counted, level) >= total)
+    held = {level: sum(part.held.count for part in counted if part.verdict.level >= level) for level in levels}
+    worst = next(level for level in levels if _FEW * held[level] >= total)
     # Of the groups at this level, the largest gives the verdict.
     chosen = max((part for part in counted if part.verdict.level == worst), key=lambda part: part.held.count)
     weaker = [part for part in all_parts if part.verdict.level > worst]
     weaker.sort(key=lambda part: part.verdict.level, reverse=True)
     return CombinedVerdict(verdict=chosen.verdict, weaker=tuple(weaker), parts=all_parts)
-
-
-def _count(parts: Iterable[CodePart], level: int) -> int:
-    """Return how many containers run at this level or worse."""
-    return sum(part.held.count for part in parts if part.verdict.level >= level)

@@ -21,7 +21,6 @@ from tfdock.knowledge.release_rows import Release, SourceArchive, Support, appli
 from tfdock.knowledge.rows import Accelerator, lies_within, placeholders
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
-from tfdock.knowledge.wheel_rows import Companion
 from tfdock.types import Capability, Version, same_minor
 
 
@@ -149,7 +148,7 @@ def is_made_for(row: LibraryRow, toolkit: str) -> bool:
     return not row.toolkits or any(same_minor(toolkit, made) for made in row.toolkits)
 
 
-def has_code_for(row: LibraryRow | Companion, accelerator: Accelerator, gpu: str) -> bool:
+def has_code_for(row: LibraryRow, accelerator: Accelerator, gpu: str) -> bool:
     """Return whether a GPU is in the range of GPUs for which a library has code."""
     if not accelerator.capabilities:
         return True

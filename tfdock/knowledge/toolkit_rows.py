@@ -155,8 +155,7 @@ class RuntimeCompiler(Row):
     """How releases compile kernels at run time (XLA), with the assembler of the toolkit that they find.
 
     `targets` are the names that XLA passes to the assembler, if they are not the GPUs' own numbers (`9.0` -> `90a`).
-    XLA accepts neither toolkits below `toolkit_min` nor the assembler's versions in `refused`; `failing` says what
-    XLA does with such a version, or with a toolkit that does not know the name. `limited_by_build`: the toolkit that
+    `failing` says what XLA does with a toolkit that does not know the name. `limited_by_build`: the toolkit that
     compiled the release must know the name too. `bitcode` is a file of the toolkit that XLA needs to compile.
     """
 
@@ -168,8 +167,5 @@ class RuntimeCompiler(Row):
     targets: dict[Dotted, str] = Field(default_factory=dict)
     limited_by_build: bool = False
     bitcode: str = ""
-    toolkit_min: str | None = None
-    # A version with a known defect may lie between versions that work.
-    refused: tuple[str, ...] = ()
     failing: str
     doubts: tuple[AssemblerDefect, ...] = ()

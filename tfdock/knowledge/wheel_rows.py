@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from tfdock.knowledge.rows import (
     AcceleratorTable,
-    Dotted,
     Expression,
     ReleaseRange,
     Requirement,
@@ -29,13 +28,12 @@ class Companion(Row):
     pip installs the library beside the wheel (`package`, for the wheel's `extra`), or it is linked into the wheel.
     `version` is its exact version; with `before`, its oldest possible version, because pip installs the newest below
     `before`. `carries: wheel`: it is compiled only for the wheel's SASS targets. `pythons`, if given, are all Pythons
-    that it can be installed with. `limit` is a sentence about GPUs from `lowest` to `highest` (`9.0`). `wheels`, if
-    given, are the wheels that the row is about (`tensorflow-rocm==2.14.0.600`), whatever their code. `ignores` are
-    targets of GPUs that these wheels do not use; then `limit` says why. `unsearched` is the folder of the package's
-    libraries, if the wheel does not search it.
+    that it can be installed with. `wheels`, if given, are the wheels that the row is about
+    (`tensorflow-rocm==2.14.0.600`), whatever their code. `ignores` are targets of GPUs that these wheels do not use;
+    `limit` says why. `unsearched` is the folder of the package's libraries, if the wheel does not search it.
     """
 
-    KEY = ("component", "accelerator", "releases", "package", "lowest")
+    KEY = ("component", "accelerator", "releases", "package")
 
     component: str
     accelerator: str
@@ -46,8 +44,6 @@ class Companion(Row):
     before: str | None = None
     carries: str | None = None
     pythons: tuple[str, ...] = ()
-    lowest: Dotted | None = None
-    highest: Dotted | None = None
     limit: str | None = None
     unsearched: str | None = None
     wheels: tuple[Requirement, ...] = ()

@@ -176,15 +176,6 @@ def _is_same_build(after: Resolution, before: Resolution) -> bool:
     return after == replace(explained, runtime_asked=after.runtime_asked)
 
 
-def fix(row: Remedied, context: Context) -> str:
-    """Return the fix for a build that needs fewer jobs but already has only one; empty if the row's fix applies."""
-    halves = any(
-        isinstance(value, Mapping) and "half" in value for change in row.changes for value in change.values()
-    )
-    memory = _memory_for_one_job(context) if halves else 0
-    return f"Give the build {memory // GIB} GiB of memory or more: it runs only one job already." if memory else ""
-
-
 def _memory_for_one_job(context: Context) -> int:
     """Return the bytes to try for one job, if a build failed with one job already; else 0."""
     # With more than one job, try fewer jobs first.
@@ -219,14 +210,12 @@ def _changes_of_verb(path: str, verb: str, text: str, context: Context, profile:
             yield {"resources.memory": f"{memory // GIB}GiB"}
     elif path == "targets":
         yield from _without_target(text, context, profile)
-    elif verb == "without":
+    elif verb in ("with", "without"):
         listed = list(_current_value(profile, path) or ())  # type: ignore[call-overload]
         # A row names a configuration `NAME`; in a list of flags it is `--config=NAME`.
-        rest = [option for option in listed if option.removeprefix("--config=") != text and option != text]
-        yield from [{path: rest or None}] if len(rest) < len(listed) else []
-    elif verb == "with":
-        listed = list(_current_value(profile, path) or ())  # type: ignore[call-overload]
-        yield from [{path: [*listed, text]}] if text not in listed else []
+        rest = [option for option in listed if text not in (option, option.removeprefix("--config="))]
+        if (len(rest) == len(listed)) is (verb == "with"):
+            yield {path: [*rest, text] if verb == "with" else rest or None}
     else:
         versions = _versions(path, text if verb == "nearest" else "", context, profile)
         for_target = text if verb == "for" else ""

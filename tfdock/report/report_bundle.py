@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from tfdock import __version__
 from tfdock.diagnose.diagnose_logs import diagnose_log, load_context
 from tfdock.diagnose.diagnosis import Diagnosis, diagnose_document
-from tfdock.diagnose.log_lines import BLOCK, unpacked
+from tfdock.diagnose.log_lines import BLOCK, NotText, unpacked
 from tfdock.errors import ProfileError, as_document, clean
 from tfdock.host.hardware import free_disk, local_gpus
 from tfdock.host.settings import Settings
@@ -137,8 +137,8 @@ def _diagnose(log: BinaryIO, subject: ReportSubject, preparer: Preparer, notes: 
 def _excerpt(log: BinaryIO, diagnosis: Diagnosis | None) -> Excerpt:
     causes = (diagnosis.findings or diagnosis.suspects)[:_MOST_CAUSES] if diagnosis else ()
     excerpt = Excerpt(cause.line for cause in causes)
-    with suppress(ValueError):  # a note already reports this
-        for block in unpacked(iter(partial(log.read, BLOCK), b"")):
+    with suppress(NotText):  # a note already reports this
+        for block in unpacked(iter(partial(log.read, BLOCK), b""), lambda _: None):
             excerpt.feed(block)
     excerpt.close()
     return excerpt

@@ -44,9 +44,7 @@ from tfdock.resolve.resolve import resolve_text
 from tfdock.resolve.starter import AcceptedProfile, StarterDevices, profile_text, starter
 from tfdock.types import Capability, Host, Version, same_minor
 
-OFFICIAL_PROJECT = "tensorflow"  #: The project of official wheels for most releases and accelerators.
 _OTHER_SYSTEMS = "other systems have wheels too: see `tfdock advise arm`, `macos` and `windows`"
-_FILE = "advice.yaml"
 _FILLERS = re.compile(
     "an?|and|are|can|compatib\\w+|does|do|for|gpus?|ha(?:ve|s)|how|in?|install|is|it|latest|my|need|newest|o[fnr]|pip|"
     "should|stable|supports?|tensorflow|tf|the|to|use|versions?|what|which|will|with|works?"
@@ -72,6 +70,11 @@ class AdvisedWheel:
     system: str = ""  #: Where the wheel runs: system and CPU features; empty for another project's wheel.
     needs: tuple[str, ...] = ()  #: Requirements that pip does not install, such as `CUDA 11.2`.
     pins: tuple[str, ...] = ()  #: Extra pip requirements, if a newer version would not support a GPU or the wheel.
+
+    @property
+    def beside(self) -> str:
+        """The parts that pip does not install, as the end of a sentence; empty if there are none."""
+        return f"; {' and '.join(self.needs)} must be installed beside it" if self.needs else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,32 +430,33 @@ def pip_install(wheel: AdvisedWheel) -> str:
     return shlex.join(["pip", "install", wheel.requirement, *wheel.pins])
 
 
-def same_official(
-    knowledge: KnowledgeBase, profile: Profile, resolution: Resolution
-) -> tuple[AdvisedWheel, tuple[str, ...], bool] | None:
-    """Return the official wheel of a build's release and Python, if it runs on all GPUs of the profile without JIT.
+def official_note(knowledge: KnowledgeBase, profile: Profile, resolution: Resolution) -> str:
+    """Return the note that an official wheel makes a build unnecessary.
 
-    With the wheel come the GPUs, and whether it has limits on one of them. Return None also if the profile requests
-    something that the official wheel lacks.
+    Empty if the wheel needs JIT on a GPU of the profile, or lacks something that the profile requests.
     """
     release, accelerator = resolution.release, resolution.accelerator
     if profile.source.is_own or any(map(profile.is_set, _ALTERS)):
-        return None
+        return ""
     if resolution.image.machine != OFFICIAL_MACHINE or not release.official_targets.get(accelerator.accelerator):
-        return None
+        return ""
     # For listed targets and this machine's GPUs, the profile has targets but no names.
     own = {dotted(target) for target in gpu_targets(profile.named_gpus, knowledge)}
     others = dict.fromkeys(target for target in map(dotted, resolution.targets) if target not in own)
     names = (*profile.named_gpus, *others)
     wanted = _Wanted(knowledge=knowledge, gpus=gpus_named(knowledge, names), python=resolution.python)
     if not wanted.native_of(release):
-        return None
+        return ""
     wheel = wanted.official_wheel(release, str(resolution.version))
     tested = {name: release.support(name).tested for name in resolution.components}
     # A user who builds for another CUDA has this CUDA installed.
     if any(version and not same_minor(resolution.components[name], version) for name, version in tested.items()):
-        return None
-    return wheel, names, any(one.limits for one in wanted.on_official(release))
+        return ""
+    asked = shlex.join(["tfdock", "advise", "--gpu", ",".join(names), "--tensorflow", wheel.version])
+    limits = f"; `{asked}` prints the limits of this wheel, and its requirements for the GPU"
+    limited = any(one.limits for one in wanted.on_official(release))
+    runs = f"the official wheel of TensorFlow {wheel.version} runs on {joined(names)}"
+    return f"no build is needed: {runs}: `{pip_install(wheel)}`{wheel.beside}{limits if limited else ''}"
 
 
 def gpus_named(knowledge: KnowledgeBase, names: Sequence[str]) -> tuple[Gpu, ...]:
@@ -563,7 +567,7 @@ class _Wanted:
         accelerator = self.accelerator
         version = release.official_patch(version, self.python or "") or version
         pythons = tuple(minor for minor in release.pythons if release.official_patch(version, minor) == version)
-        project = release.official_project.get(accelerator.accelerator, OFFICIAL_PROJECT)
+        project = release.official_project.get(accelerator.accelerator, "tensorflow")
         rows = companions(self.knowledge, release, accelerator)
         extra = next((row.extra for row in rows if row.extra), None)
         # The extra installs libraries, which may exist for fewer Pythons than the wheel.
@@ -716,7 +720,7 @@ class _Wanted:
         values = {name: yaml_text(value) for name, value in fields.items() if value not in (None, ())}
         wrapped = {name: textwrap.fill(comment, _COMMENT_COLUMNS) for name, comment in comments.items()}
         text = profile_text({"schema": "1", **values}, wrapped)
-        found = resolve_text(text, self.knowledge, file=_FILE, machine=OFFICIAL_MACHINE, suggest=suggest)
+        found = resolve_text(text, self.knowledge, file="advice.yaml", machine=OFFICIAL_MACHINE, suggest=suggest)
         return AcceptedProfile(text=text, release=release, resolution=found)
 
     def _target_lists(self, release: Release) -> Iterator[tuple[tuple[str, ...], str]]:

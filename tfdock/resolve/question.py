@@ -12,8 +12,6 @@ from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import Node
 from tfdock.types import Choice
 
-UNTESTED = "try a build that is not known to work"  #: `--fix` asks this if a change is untested.
-
 
 class TrialRefused(Exception):
     """A trial resolution ended at its first refusal. The refusal is never shown."""

@@ -20,7 +20,7 @@ from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter
 from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.profile.profile import Debug, HostCompiler, Profile, Verify
+from tfdock.profile.profile import Debug, Profile, Verify
 from tfdock.profile.yaml_nodes import Node
 from tfdock.resolve.accelerator import accelerator_of, devices_of
 from tfdock.resolve.grades import Reports
@@ -764,7 +764,6 @@ class _Decision:
             "accelerator": accelerator.accelerator,
             "gpu_compiler": chosen.compiler,
             "host_compiler": host.name,
-            "host_compiler_own": str(isinstance(self.profile.host_compiler, HostCompiler)).lower(),
             "xla": str(self.profile.xla).lower(),
             "xla_digit": str(int(self.profile.xla)),
             "cloud": str(self.profile.cloud).lower(),

@@ -6,14 +6,12 @@ refusal.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from tfdock.errors import Incompatible, Suggestion
+from tfdock.errors import Incompatible
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile
-from tfdock.resolve.question import sentences
 from tfdock.resolve.resolution import Resolution, Resolver
 
 
@@ -31,9 +29,7 @@ def resolve_or_suggest(resolver: Resolver, profile: Profile) -> Resolution:
         # The suggestions are for all problems together: each suggestion makes the whole profile acceptable.
         ways = suggestions(profile, error.problems, resolver)
         fixes = [way.text for way in ways if not way.question]
-        hint = _own_image(resolver, profile, ways)
-        hinted = (replace(problem, why=sentences(problem.why, hint)) for problem in error.problems)
-        problems = (replace(one, ways=tuple(ways), fixes=(*one.fixes, *fixes)) for one in hinted)
+        problems = (replace(one, ways=tuple(ways), fixes=(*one.fixes, *fixes)) for one in error.problems)
         # Raise without the first error as cause: it would print the same problems again.
         raise Incompatible(*problems) from None
 
@@ -52,15 +48,3 @@ def resolve_text(
     """Return the resolution of a text; raises ProfileError, or Incompatible, with suggestions if `suggest` is set."""
     profile, resolver = read_text(text, knowledge, file=file, machine=machine)
     return resolve_or_suggest(resolver, profile) if suggest else resolver.resolve(profile)
-
-
-def _own_image(resolver: Resolver, profile: Profile, ways: Sequence[Suggestion]) -> str:
-    """Return the hint for combinations that nobody is known to have built but a custom image could provide."""
-    from tfdock.resolve.profile_changes import changed  # here, as above
-
-    asked = {"allow_untested": True, "base": "own/image:1"}
-    if profile.base or profile.allow_untested or resolver.allow_untested or any(way.untested for way in ways):
-        return ""
-    if resolver.attempt(changed(profile, {"base": asked["base"]})) or not resolver.attempt(changed(profile, asked)):
-        return ""
-    return "you could try an untested build with your own image: `allow_untested: true`, `base: …`"

@@ -37,7 +37,6 @@ from tfdock.resolve.profile_changes import (
     known_versions,
     mentioned_accelerators,
 )
-from tfdock.resolve.question import UNTESTED
 from tfdock.resolve.resolution import Resolution, Resolver
 from tfdock.types import TARGET_FIELDS, Capability, Version, same_minor
 
@@ -460,7 +459,7 @@ def _suggestion(moves: Moves, move: Change, resolution: Resolution, in_play: set
     text += f" (built {resolution.grade.reason.partition(', ')[0]})" if resolution.grade.value == "built" else ""
     text += "".join(f" ({message})" for message in dict.fromkeys(warning.message for warning in resolution.warnings))
     untested = "allow_untested" in change
-    question = UNTESTED if untested else ""
+    question = "try a build that is not known to work" if untested else ""
     return Suggestion(text=text, change=change, keep=keep, untested=untested, question=question)
 
 

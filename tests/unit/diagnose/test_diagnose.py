@@ -48,7 +48,7 @@ HEADER = "a.cc:1:10: fatal error: Python.h: No such file or directory"
 
 def diagnosed(*chunks: str | bytes) -> Diagnosis:
     reader = Diagnostician(KNOWLEDGE)
-    for chunk in unpacked(one.encode() if isinstance(one, str) else one for one in chunks):
+    for chunk in unpacked((one.encode() if isinstance(one, str) else one for one in chunks), pytest.fail):
         reader.feed(chunk)
     return diagnosis(reader.close(), KNOWLEDGE)
 
@@ -864,11 +864,11 @@ def zipped() -> bytes:
         (gzip.compress(zipped()), "a zip archive", "unzip"),
         (lzma.compress(ARCH.encode()), "packed with xz", "xz -d"),
         (bz2.compress(ARCH.encode()), "packed with bzip2", "bzip2 -d"),
-        (gzip.compress(gzip.compress(gzip.compress(b"x"))), "data that is packed more than 2 times", "gunzip"),
+        (gzip.compress(gzip.compress(b"x")), "data that is packed more than once", "gunzip"),
         (bytes.fromhex("28b52ffd") + b"\x04\x41" + ARCH.encode(), "packed with zstd", "zstd -d"),
         (Path(sys.executable).read_bytes()[: 1 << 16], "binary data", "give a file with the text"),
     ],
-    ids=["zip", "zip in gzip", "xz", "bzip2", "packed thrice", "zstd", "program"],
+    ids=["zip", "zip in gzip", "xz", "bzip2", "packed twice", "zstd", "program"],
 )
 def test_what_is_not_text_is_refused_with_what_it_is(tmp_path: Path, data: bytes, kind: str, program: str) -> None:
     path = tmp_path / "build.log"
@@ -884,12 +884,9 @@ def test_what_is_not_text_is_refused_with_what_it_is(tmp_path: Path, data: bytes
 @pytest.mark.slow
 def test_of_a_log_that_is_denser_than_any_the_first_part_is_read() -> None:
     log = f"{ARCH}\n".encode() + (b"x" * 99 + b"\n") * 200_000
-    # Members with some that are empty between them are 200 times as dense, and may be packed once more.
-    members = (gzip.compress(log[at : at + 100_000]) + gzip.compress(b"") * 19 for at in range(0, len(log), 100_000))
-    for packed in (gzip.compress(log), gzip.compress(b"".join(members))):
-        result = run(stdin=packed)
-        assert "its gzip data unpacks to over 250 times its size; no log does" in result.stderr
-        assert "nvcc_unsupported_arch" in result.stdout
+    result = run(stdin=gzip.compress(log))
+    assert "its gzip data unpacks to over 250 times its size; no log does" in result.stderr
+    assert "nvcc_unsupported_arch" in result.stdout
 
 
 def test_in_an_archive_of_tar_logs_are_read() -> None:

@@ -179,8 +179,6 @@ LEAST_RELEASE = f"release: '9.9', pythons: ['3.11'], bazel: '7.0.0', wheel: {{ta
          "'r570' is not a driver version"),
         ("toolkits", "toolkit: cuda, version: '12.5', targets: ['86', sm_90]", "['86'", "`sm_90` is not"),
         ("libraries", "component: cudnn, since: '9', lowest: '50'", "'50'", "not a dotted compute capability: '50'"),
-        ("companions", "component: c, accelerator: cuda, releases: '2.18', highest: sm_90", "sm_90",
-         "not a dotted compute capability"),
         ("companions", "component: c, accelerator: rocm, releases: '2.14', ignores: ['90a'], limit: x", "['90a'",
          "`90a` is not the target"),
         ("companions", "component: c, accelerator: rocm, releases: '2.14', ignores: [gfx90a]", "[gfx90a]",

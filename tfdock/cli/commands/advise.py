@@ -303,8 +303,7 @@ def _verdict(advice: Advice, wheel: AdvisedWheel | None, style: console.Style) -
 
 def _pip(wheel: AdvisedWheel, python: str | None) -> str:
     """Return the `pip` command, the Pythons that it works with, and the packages that it does not install."""
-    with_it = f"; {' and '.join(wheel.needs)} must be installed beside it" if wheel.needs else ""
-    return f"`{pip_install(wheel)}` ({_pythons([python] if python else wheel.installs)}{with_it})"
+    return f"`{pip_install(wheel)}` ({_pythons([python] if python else wheel.installs)}{wheel.beside})"
 
 
 def _pythons(versions: Sequence[str]) -> str:

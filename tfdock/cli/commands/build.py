@@ -263,7 +263,8 @@ def _wanted(
     if not new:
         return prepared
     # imported on use: the module loads everything that advice needs
-    from tfdock.plan.notes import official_note, python_note
+    from tfdock.plan.notes import python_note
+    from tfdock.resolve.advice import official_note
 
     needless = []
     for build in new:

@@ -21,8 +21,8 @@ from tfdock.host import hardware
 from tfdock.host.files import FULL, write_atomically
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.plan.notes import official_note
 from tfdock.plan.wish import Wish
+from tfdock.resolve.advice import official_note
 from tfdock.resolve.resolve import read_text
 from tfdock.resolve.starter import AcceptedProfile, check_together
 
