@@ -32,7 +32,7 @@ from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.notes import notes_of
 from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.plan.wish import NO_WISH, Wish, wish_of
-from tfdock.resolve.advice import Advice, advise_on, gpus_named
+from tfdock.resolve.advice import Advice, advise_on, gpus_named, read_question
 from tfdock.resolve.resolution import Resolution
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel_file import inspected
@@ -42,7 +42,8 @@ __all__ = ["advise", "build", "check", "diagnose", "inspect", "notes", "plan", "
 
 def advise(*words: str, tensorflow: str | None = None, python: str | None = None) -> Advice:
     """Return how official wheels run on GPUs or a system, and the profile of a better build, if there is one."""
-    return advise_on(_knowledge(), words, tensorflow=tensorflow, python=python, machine=platform.machine())
+    asked = read_question(base := _knowledge(), words)
+    return advise_on(base, asked, tensorflow=tensorflow, python=python, machine=platform.machine())
 
 
 def check(profile: str = "", *, gpu: str | Sequence[str] = (), **fields: object) -> Resolution:

@@ -195,19 +195,18 @@ def _joined_systems(systems: dict[str, OtherDevice]) -> dict[str, OtherDevice]:
 
 def advise_on(
     knowledge: KnowledgeBase,
-    words: Sequence[str],
+    asked: Asked,
     *,
     tensorflow: str | None = None,
     python: str | None = None,
     machine: str = OFFICIAL_MACHINE,
 ) -> Advice:
-    """Return advice for the GPUs and the system that words name; `cpu`, or a system alone, is without GPU.
+    """Return advice for the GPUs and the system of a question; `cpu`, or a system alone, is without GPU.
 
-    Words may also be a part and its version: `driver 470`, `ubuntu 18.04`, `numpy 1.26`. The advice is then about
-    releases whose official wheels run with it. Topics, such as `docker`, add what is known about them. `machine` is
-    the CPU of a build for no GPU. Raises ProfileError and Incompatible, as the functions below.
+    For a part and its version (`driver 470`, `ubuntu 18.04`, `numpy 1.26`), the advice is about releases whose
+    official wheels run with it. Topics, such as `docker`, add what is known about them. `machine` is the CPU of a
+    build for no GPU. Raises ProfileError and Incompatible, as the functions below.
     """
-    asked = read_question(knowledge, words)
     parts = {name: version for name, version in asked.parts.items() if name not in ("tensorflow", "python")}
     tensorflow, python = tensorflow or asked.parts.get("tensorflow"), python or asked.parts.get("python")
     base, device = asked.on_system(knowledge, tensorflow)

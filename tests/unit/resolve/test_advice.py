@@ -20,7 +20,7 @@ from tfdock.knowledge import loader
 from tfdock.knowledge.fits import toolkit_floor
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.resolve.advice import Advice, advise, advise_on, cover, gpus_named
+from tfdock.resolve.advice import Advice, advise, advise_on, cover, gpus_named, read_question
 from tfdock.resolve.gpu_support import target_facts
 from tfdock.types import Version
 
@@ -751,9 +751,9 @@ def test_all_words_of_a_question_are_answered_together(words: str, first: str, t
 
 
 def test_a_program_asks_as_the_command_does() -> None:
-    assert api.advise("windows", "gtx780ti", tensorflow="1.11").instead == advise_on(
-        KNOWLEDGE, ["windows", "gtx 780 ti"], tensorflow="1.11"
-    ).instead  # fmt: skip
+    asked = read_question(KNOWLEDGE, ["windows", "gtx 780 ti"])
+    told = advise_on(KNOWLEDGE, asked, tensorflow="1.11")
+    assert api.advise("windows", "gtx780ti", tensorflow="1.11").instead == told.instead
     assert api.advise("cpu").wheel.requirement.startswith("tensorflow==")
     assert api.advise("rtx 3060 driver 470").instead == api.advise("rtx3060", "driver", "470").instead
 

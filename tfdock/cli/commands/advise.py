@@ -76,7 +76,7 @@ def advise(
     if not as_json and (lines := _about_topics(base, asked, tensorflow)):
         console.result(quoted_with("\n".join(lines), quote))
         return
-    advice = advise_on(base, words, tensorflow=tensorflow, python=python, machine=platform.machine())
+    advice = advise_on(base, asked, tensorflow=tensorflow, python=python, machine=platform.machine())
     if output is not None and advice.offer is not None:
         write_profile(output, advice.offer.text)
         console.tell(f"wrote {output}")
