@@ -22,7 +22,7 @@ from tfdock.knowledge.tables import KnowledgeBase
 
 #: Places that are examined at the beginning of a block, and as many at its end, divided among the literals: the
 #: usual number, and the number after `_BORED` places of the log.
-_PATIENCE, _IMPATIENCE, _BORED = 2000, 100, 50_000
+_PATIENCE, _IMPATIENCE, _BORED = 2000, 30, 50_000
 _ENOUGH = 100  #: The most times that a failure is counted in a log. Further matches add no information.
 _SUSPECTS = 5  #: Lines that look like errors: the first five and the last five are kept.
 #: Versions of parts are searched in this many bytes at the beginning of a log, and of each later block.
