@@ -24,7 +24,7 @@ PACKAGES = {
     "": 755, "api": 125, "bazel": 4695, "bench": 385, "builder": 3130, "ci": 775, "cli": 9570, "diagnose": 1590,
     "documents": 1540, "engine": 2505, "gpu": 1800, "host": 2755, "images": 2865, "installed": 1505,
     "knowledge": 3245, "matrix": 1470, "oci": 1320, "offline": 1480, "plan": 3575, "profile": 1490,
-    "report": 1005, "resolve": 4615, "run": 1460, "trace": 1152, "verify": 2030, "wheel": 3240,
+    "report": 1005, "resolve": 4620, "run": 1460, "trace": 1152, "verify": 2030, "wheel": 3240,
     "wheelhouse": 2055,
 }  # fmt: skip
 #: What importing a module loads of ours.

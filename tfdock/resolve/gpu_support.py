@@ -27,6 +27,7 @@ from tfdock.knowledge import fits
 from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.resolve.grades import sure_builds
 from tfdock.types import Version, same_minor
 
 
@@ -151,15 +152,21 @@ def _releases(knowledge: KnowledgeBase, family: str, target: str, minors: tuple[
         support = release.support(accelerator.toolkit)
         others = [name for name in accelerator.components if name != accelerator.toolkit]
         beside = {name: taken_versions(release.components[name]) for name in others if name in release.components}
-        toolkits = tuple(
-            version
-            for version in taken_versions(support)
-            # `11` matches `11.2` and all other 11.x.
-            if any(Version(minor).matches(Version(version).minor) for minor in minors)
-            # A toolkit without a library or an image cannot be used for a build.
-            and _has_libraries(knowledge, accelerator, beside, version, target)
-            and _has_image(knowledge, accelerator, release, beside, version)
-        )
+        built = sure_builds(knowledge).get((accelerator.toolkit, ""), ())
+        reported = {str(version.minor) for of, version, _ in built if str(of) == release.release}
+        # Builds by others count if upstream names no version that compiles for the target.
+        for versions in (taken_versions(support), sorted(reported, key=Version)):
+            toolkits = tuple(
+                version
+                for version in versions
+                # `11` matches `11.2` and all other 11.x.
+                if any(Version(minor).matches(Version(version).minor) for minor in minors)
+                # A toolkit without a library or an image cannot be used for a build.
+                and _has_libraries(knowledge, accelerator, beside, version, target)
+                and _has_image(knowledge, accelerator, release, beside, version)
+            )
+            if toolkits:
+                break
         expressible = fits.can_express_target(release, accelerator, fits.exact_target(accelerator, target))
         if toolkits and expressible and fits.is_used(release, accelerator, target):
             official = release.official_targets.get(accelerator.accelerator, ())

@@ -115,7 +115,7 @@ class Reports:
         for release in self._knowledge.releases.values():
             for text in tested_for(release, part, tool) if compiler in ("", release.gpu_compiler or compiler) else ():
                 yield Version(release.release), Version(text), ()
-        for of, held, row in _sure_builds(self._knowledge).get((part, tool), ()):
+        for of, held, row in sure_builds(self._knowledge).get((part, tool), ()):
             if row.agrees_in_kind(self._facts) and (row.compiler or compiler).startswith(compiler):
                 yield of, held, [row]
 
@@ -224,7 +224,7 @@ class Reports:
 
 
 @lru_cache(maxsize=1)
-def _sure_builds(knowledge: KnowledgeBase) -> dict[tuple[str, str], list[tuple[Version, Version, ReportedBuild]]]:
+def sure_builds(knowledge: KnowledgeBase) -> dict[tuple[str, str], list[tuple[Version, Version, ReportedBuild]]]:
     """Return (part, its tool) -> (release, version, report) of each build of one release without an edit."""
     found: dict[tuple[str, str], list[tuple[Version, Version, ReportedBuild]]] = {}
     for row in knowledge.evidence.values():

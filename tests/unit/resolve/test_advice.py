@@ -762,3 +762,10 @@ def test_a_board_has_the_toolkits_of_its_last_system() -> None:
     cuda = KNOWLEDGE.accelerators["cuda"]
     assert target_facts(KNOWLEDGE, cuda, "5.3", "jetson-nano").toolkits[-1] == "10.2"
     assert target_facts(KNOWLEDGE, cuda, "5.3").toolkits[-1] == "12.9"
+
+
+def test_a_release_that_others_built_for_a_gpu_is_listed_with_their_toolkit() -> None:
+    found = {one.release: one for one in target_facts(KNOWLEDGE, KNOWLEDGE.accelerators["cuda"], "8.9").releases}
+    assert (found["2.11"].toolkits, found["2.11"].tested) == (("11.8",), False)
+    assert (found["2.12"].toolkits, found["2.12"].tested) == (("11.8",), True)
+    assert "2.5" not in found
