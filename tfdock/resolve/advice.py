@@ -620,8 +620,10 @@ class _Wanted:
 
     def published_builds(self, asked: str | None) -> tuple[PublishedBuild, ...]:
         """Return the published builds for all GPUs, the newest first: of the release, or else of any."""
-        builds = [row for row in self.knowledge.published_builds if self.python in (None, *row.pythons)]
-        builds = [row for row in builds if not self.mixed and all(self._serves(row, gpu) for gpu in self.gpus)]
+        rows = () if self.mixed else self.knowledge.published_builds
+        builds = [row for row in rows if all(self._serves(row, gpu) for gpu in self.gpus)]
+        # A build for another Python is better than none: an image brings its own.
+        builds = [row for row in builds if self.python in (None, *row.pythons)] or builds
         own = [row for row in builds if asked and same_minor(row.tensorflow, asked)]
         named = [row for row in own or builds if any(row.is_for(*part) for part in self.parts.items())]
         order = sorted(

@@ -446,7 +446,8 @@ def test_what_no_gpu_has_is_refused_without_a_guess(word: str) -> None:
         pytest.param(
             "rtx5080 --python 3.20",
             {
-                2: "TensorFlow 2.21.0 has no official wheel for Python 3.20",
+                0: "NVIDIA's image 25.02 (its last), TensorFlow 2.17.0: `docker pull",
+                3: "TensorFlow 2.21.0 has no official wheel for Python 3.20",
                 -1: "use a Python that has an official wheel: `tfdock advise --gpu rtx5080 --python 3.13`",
             },
             id="a Python without official wheel",

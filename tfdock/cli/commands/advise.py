@@ -294,7 +294,9 @@ def _verdict(advice: Advice, wheel: AdvisedWheel | None, style: console.Style) -
         return style.bad(f"No official wheel for {advice.unbuilt} is known to use {_whom(advice)}.")
     if advice.published_builds:
         row = advice.published_builds[0]
-        return style.good(f"No build is needed: {row.build} has TensorFlow {row.tensorflow} for {_whom(advice)}.")
+        other = "" if advice.python in (None, *row.pythons) else " with another Python"
+        text = f"No build is needed{other}: {row.build} has TensorFlow {row.tensorflow} for {_whom(advice)}."
+        return style.good(text)
     if not (advice.apart or advice.mixed):
         return style.bad(f"No better build is known for {_whom(advice)}.")
     alone, which = len(advice.gpus) == 1, "both" if len(advice.gpus) == 2 else "all of them"
