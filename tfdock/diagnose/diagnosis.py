@@ -146,11 +146,13 @@ def _first(seen: LogSightings, here: ObservedParts, kinds: Sequence[ErrorKind]) 
     before = (one for one in reversed(seen.suspects) if one.line < first.line)
     place = next(filter(None, map(skew.place, (first, *before))), "")
     told = f"The first error is in line {first.line}" + (f", and belongs to {place}." if place else ".")
-    if said := next(filter(None, map(skew.said_below, seen.suspects)), "") if not own else "":
-        told = f"{told} Below it, the tool that failed says: `{said[:_LONGEST]}`."
-        first = SuspectLine(first.line, said, (first.text,) if first.text.endswith(":") else ())
+    if below := next(filter(None, map(skew.said_below, seen.suspects)), "") if not own else "":
+        told = f"{told} Below it, the tool that failed says: `{below[:_LONGEST]}`."
+        first = SuspectLine(first.line, below, (first.text,) if first.text.endswith(":") else ())
     left_out = _left_out(first.line, first.text, seen, here)
-    step = _in_words_of_system(skew.next_step((first.text, *first.below), kinds), here)
+    # A line that ends with a colon only introduces the lines below.
+    said = (*first.below, first.text) if first.text.endswith(":") else (first.text, *first.below)
+    step = _in_words_of_system(skew.next_step(said, kinds), here)
     return " ".join(filter(None, (told, here.outside(), step, left_out)))
 
 
