@@ -67,6 +67,15 @@ _PREFIX = re.compile(
             r"- [\w.-]{1,60} - (?:DEBUG|INFO|ERROR|CRITICAL) - ",  # Python's logging
             r"Step #\d{1,4}(?: - \"[^\"\n]{1,80}\")?: |\[Container\] ",  # Cloud Build, CodeBuild
             r"\{\"log\":\"",  # engines' files
+            # Android's logcat and Android Studio
+            r"(?:(?:\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} {1,4})?\d{1,7}-\d{1,7}/\S{1,80} )?"
+            r"[VDIWEFA]/[\w.:-]{3,60} {0,40}(?:\( {0,8}\d{1,7}\))?: ",
+            r"\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} {1,8}\d{1,7} {1,8}\d{1,7} [VDIWEFA] [\w.:-]{1,60} {0,40}: ",
+            r"\d{1,7}-\d{1,7} {1,8}\S{1,60} {1,40}\S{1,80} {1,40}[VDIWEFA] {1,4}",
+            # Jobs of Vertex AI
+            r"(?:ERROR|INFO|WARNING|CRITICAL)\s{1,4}\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}"
+            r"\s{1,8}[\w-]{1,60}\s{1,40}(?=\S)",
+            r"Exception: (?=\w{1,40}Error: )",  # Azure Functions
             r"[a-z][\w.+-]{2,60}> (?=\S)|(?<=\s{3})> (?=\S)",  # Nix, also when it repeats the failed lines
             r">> \d+ {2,8}|\[(?:ERROR|error|stderr)\] +",  # Spack, Maven and others
             r"##\[(?:error|warning|group|debug|section|command)\]|::(?:error|warning|notice)[^:\n]{0,200}::",
