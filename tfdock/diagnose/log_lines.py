@@ -56,6 +56,7 @@ _PREFIX = re.compile(
             r"#\d+ (?:\d+\.\d+ {1,40})?(?=\S)",  # BuildKit
             r"(?<=\s)\d{1,7} {4}(?=\S)",  # Spack, in the lines around an error
             r"\d{1,5}\.\d{1,3} (?=[A-Za-z/])",  # BuildKit, when it repeats the failed step
+            r"\d{1,8} (?=(?:INFO|WARNING|ERROR): )",  # PyInstaller
             r"(?:=> ?)+(?:#|=> )?",
             r"(?=[\d+]*[A-Za-z_])[\w.@/-]{1,80}\s{0,40}\| ",  # Compose, foreman
             r"[^\t\n]{1,100}\t[^\t\n]{1,100}\t(?=\d{4}-\d\d-\d\dT)",  # `gh run view --log`
