@@ -32,7 +32,7 @@ ROAD = {
     "builder.build": {"modules": 109, "lines": 22095},
     "cli.commands.build": {"modules": 84, "lines": 17565},
 }
-WHOLE = {"modules": 303, "commands": 28, "options": 78, "lines of tests": 67220, "lines of recordings": 14725}
+WHOLE = {"modules": 303, "commands": 28, "options": 78, "lines of tests": 67235, "lines of recordings": 14725}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

@@ -65,20 +65,27 @@ def test_the_releases_of_a_gpu_are_those_that_resolve(desk: Desk) -> None:
     for name, target in {(gpu.accelerator, gpu.target) for gpu in base.gpus.values() if not gpu.machine}:
         accelerator = base.accelerators[name]
         facts = gpu_support.target_facts(base, accelerator, target)
-        listed = {one.release: one.xla for one in facts.releases}
+        listed = {one.release: one for one in facts.releases}
         for release in base.releases.values():
             dotted = release.capability_format == "dotted"
             written = facts.written.replace("sm_", "compute_") if dotted else facts.written
-            xla = "true" if listed.get(release.release, True) else "false"
+            one = listed.get(release.release)
+            xla = "false" if one and not one.xla else "true"
             text = (
                 f'schema: 1\ntensorflow: "{release.release}"\n{accelerator.target_field}: [{written}]\nxla: {xla}\n'
             )
-            try:
-                resolving.resolve_text(text, base, suggest=False)
-                resolves = True
-            except Incompatible:
-                resolves = False
-            assert resolves == (release.release in listed), (target, release.release)
+            # A toolkit of builds by others must be named.
+            named = f'{accelerator.toolkit}: "{one.toolkits[0]}"\n' if one else ""
+            resolves = _resolves(text, base) or (bool(named) and _resolves(text + named, base))
+            assert resolves == bool(one), (target, release.release)
+
+
+def _resolves(text: str, base: KnowledgeBase) -> bool:
+    try:
+        resolving.resolve_text(text, base, suggest=False)
+    except Incompatible:
+        return False
+    return True
 
 
 def test_the_official_wheel_serves_a_gpu_by_code_of_its_major_version_too() -> None:
