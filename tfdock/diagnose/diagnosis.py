@@ -18,7 +18,7 @@ from tfdock.diagnose import skew
 from tfdock.diagnose.log_search import GoodEnd, LogSightings, Sighting, SuspectLine
 from tfdock.diagnose.skew import ObservedParts, Skew
 from tfdock.errors import Suggestion, clean, quoted_with
-from tfdock.knowledge.failure_rows import ErrorKind, Failure, Relation, comparable
+from tfdock.knowledge.failure_rows import ErrorKind, Failure, comparable
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import profile_fixes
 from tfdock.plan.profile_fixes import Context
@@ -278,39 +278,20 @@ def _profile_mismatch(row: Failure, values: Mapping[str, str], context: Context)
 
     `values` come only from the log: a default for a missing value proves nothing.
     """
-    for name, relations in row.fits.items():
-        # Without a value in the log there is nothing to compare.
-        for relation, subject in relations.items() if values.get(name) else ():
-            if sentence := _mismatch(relation, name, values[name], subject, context):
-                return f"{sentence}, or that build had another profile"
-    return ""
-
-
-def _mismatch(relation: Relation, name: str, text: str, subject: str, context: Context) -> str:
-    if relation == "among":
-        targets, number = profile_fixes.targets(context), profile_fixes.number(text)
-        if not targets or not number or number in map(profile_fixes.number, targets):
-            return ""
-        return f"your profile asks {', '.join(targets)}, but the log is about {text}: it is listed elsewhere"
-    title = profile_fixes.title(subject, context.knowledge)
-    requested = Version(profile_fixes.version(subject, context))
-    logged, row = Version(text), context.knowledge.toolkits.get((subject, str(requested.minor)))
-    if relation == "is":
-        # One version may be less exact than the other: 12 and 12.5 do not contradict each other.
-        if requested.parts and logged.parts and not (requested.matches(logged) or logged.matches(requested)):
-            asked = f"your profile asks {title} {requested}"
-            return f"{asked}, but the log is about {title} {logged}: it was set elsewhere"
-    elif relation == "unknown_to":
-        if row and profile_fixes.number(text) in row.targets:
-            what = f"{title} {requested} of your profile knows {text}"
-            return f"{what}, so the compiler of another {title} ran (look at `PATH`)"
-    else:
-        newest = row.host_compilers_max.get(name) if row else None
-        if newest is not None and logged.parts and newest != logged.parts[0]:
-            return (
-                f"{title} {requested} of your profile accepts {name} up to {newest}, the {title} in the log only up "
-                f"to {text}: another {title} was used (look at `PATH`)"
-            )
+    for name, subject in row.fits.items():
+        text = values.get(name, "")
+        if subject == "targets":
+            targets, number = profile_fixes.targets(context), profile_fixes.number(text)
+            fits = not targets or not number or number in map(profile_fixes.number, targets)
+            asked, logged = ", ".join(targets), text
+        else:
+            title, version = profile_fixes.title(subject, context.knowledge), profile_fixes.version(subject, context)
+            mine, other = Version(version), Version(text)
+            # One version may be less exact than the other: 12 and 12.5 do not contradict each other.
+            fits = not mine.parts or not other.parts or mine.matches(other) or other.matches(mine)
+            asked, logged = f"{title} {mine}", f"{title} {other}"
+        if not fits:
+            return f"your profile asks {asked}, but the log is about {logged}: that build had other settings"
     return ""
 
 

@@ -7,6 +7,7 @@ other (CR), prefixes of builders and CI systems, and lines of any length. The me
 from __future__ import annotations
 
 import codecs
+import html
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -43,15 +44,17 @@ _PACKED = (
 )
 _ODD = re.compile("[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")  #: Characters that never occur in text or terminal output.
 
-_DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+_DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d/\d\d)[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+_LEVEL = "(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)"
 _PREFIX = re.compile(
     "|".join(
         [
             r"\ufeff",
             rf"{_DATE}(?: \d\d[OE][+ ]?| (?:stdout|stderr) [FP])? ",  # GitHub, GitLab, containers' runtimes
             r"\[\d\d:\d\d:\d\d\][WEi]?:\s{1,4}(?:\[Step \d+/\d+\] )?|\[Step \d+/\d+\] ",  # TeamCity
-            rf"\[(?:{_DATE}|{_CLOCK}|[+ ]{{0,12}}\d+(?:\.\d+)?s?)\]:? ?",  # Jenkins, `ts`, kernels
+            # Jenkins, `ts`, kernels, Celery, Gunicorn
+            rf"\[(?:{_DATE}(?: [+-]\d{{4}}|: {_LEVEL}/[\w-]{{1,40}})?|{_CLOCK}|[+ ]{{0,12}}\d+(?:\.\d+)?s?)\]:? ?",
             rf"\(?{_CLOCK}\)?:? {{1,12}}(?=\S)",  # Bazel's --show_timestamps, Jenkins
             r"#\d+ (?:\d+\.\d+ {1,40})?(?=\S)",  # BuildKit
             r"(?<=\s)\d{1,7} {4}(?=\S)",  # Spack, in the lines around an error
@@ -65,9 +68,24 @@ _PREFIX = re.compile(
             r"[IWEF]\d{4} [\d:.]{12,15}\] |\[(?:\w{3} \w{3} +\d+|pid|remote|client) [\w.: ]{1,60}\] ",  # Prow, Apache
             r"\[[^\]\n]{1,80}\] {1,4}\| |\+[A-Za-z][\w-]{0,60} \| ",  # act, Earthly
             r"\[[a-z][\w./-]{0,120}(?::\w{1,20}){0,3}\] {1,4}",  # Drone, kubectl, other tools with several sources
-            r"- [\w.-]{1,60} - (?:DEBUG|INFO|ERROR|CRITICAL) - ",  # Python's logging
+            # Python's logging: its default, Airflow, EasyBuild, Home Assistant, loguru
+            rf"{_LEVEL}:(?!tensorflow\b)[A-Za-z_][\w.-]{{0,60}}:(?=\S)",
+            rf"(?:\{{[\w.-]{{1,80}}:\d{{1,6}}\}} |- [\w.-]{{1,60}} - )?{_LEVEL} - ",
+            rf"(?<=[\dZ] )(?:[\w-]{{1,60}}\.py:\d{{1,6}} )?{_LEVEL} {{1,4}}(?!\d)"
+            r"(?:\([\w-]{1,40}\) )?(?:\[[\w.]{1,100}\] )?",
+            rf"\| {_LEVEL} {{1,5}}\| [\w.:<>-]{{1,120}} - ",
+            rf"\[[DIWEC] (?:{_DATE}|{_CLOCK}) \w{{1,40}}\] |\[\w{{3,40}}App\] {_LEVEL} \| ",  # Jupyter
+            r"\((?:raylet|(?:[\w.:]{1,80} )?pid=\d{1,8})(?:, ip=[\d.]{7,15})?\) ",  # Ray
+            r"(?:\[\d{1,4}(?:,\d)?\]<std(?:err|out)>|stderr|stdout|STDERR|STDOUT|remote): {0,12}(?=\S)",  # MPI
+            r"(?:npm|gyp) (?:ERR!|error) (?:stack )?(?=\S)",  # Node.js
+            r"(?:INFO|WARN|ERRO|FATA|DEBU)\[\d{4}\] |\d{1,3}\|[\w.-]{1,60}\s{0,20}\| ",  # Go's logrus, pm2
+            r"(?:app|heroku)\[[\w.-]{1,40}\]: |(?:python|pip|conda|bazel)[\w.]{0,10} : ",  # Heroku, PowerShell
+            r"Caused by: |Exception in thread \"[^\"\n]{1,60}\" |Error in [\w.:]{1,60}\(.{0,200}\) ?: ",  # Java, R
+            r"[│├╰×][─▶>]{0,2} {1,4}(?=\S)|== (?=\d{4}-)|\* (?=[A-Za-z])",  # uv, rattler-build, EasyBuild, Portage
+            r"\d{1,7}[:\t](?=[A-Za-z/ ])",  # `grep -n`, `cat -n`
             r"Step #\d{1,4}(?: - \"[^\"\n]{1,80}\")?: |\[Container\] ",  # Cloud Build, CodeBuild
-            r"\{\"log\":\"",  # engines' files
+            # Engines' files, Kaggle
+            r"\{\"log\":\"|[\[,]?\{\"stream_name\":\"\w{6}\",\"time\":[\d.]{1,20},\"data\":\"",
             # Android's logcat and Android Studio
             r"(?:(?:\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} {1,4})?\d{1,7}-\d{1,7}/\S{1,80} )?"
             r"[VDIWEFA]/[\w.:-]{3,60} {0,40}(?:\( {0,8}\d{1,7}\))?: ",
@@ -83,7 +101,8 @@ _PREFIX = re.compile(
             r"E\s{2,7}(?=\S)",  # pytest
             r"C/C\+\+: (?:\w{1,40}\|[\w-]{1,20} :)?",  # Gradle, before the output of CMake
             r"(?<!\s) ?\| (?=[^\s|^~+][^|]*$)",  # BitBake; neither tables, nor a compiler's excerpts with more blanks
-            r"\*\*(?=[A-Za-z])|\d{1,4}>\s{0,8}(?=\S)",  # Markdown, around a line that was pasted; MSBuild
+            r"\*\*(?=[A-Za-z])|`(?=[^`\n]{8,2000}`$)",  # Markdown, around a line that was pasted
+            r"\d{1,4}>\s{0,8}(?=\S)",  # MSBuild
             r"\s{1,200}",
         ]
     )
@@ -98,7 +117,7 @@ _CALLS = re.compile(
         rb'NEXT[ \t]*File "[^\n]*(?:NEXT[ \t]+[^\n]*){0,400})?'
     ).replace(b"NEXT", rb"\n(?:#\d+ [\d.]+ )?")
 )
-_SUFFIX = re.compile(r'(?:\\r)?\\n","stream":"std(?:out|err)","time":"[^"]{1,40}"\}$')
+_SUFFIX = re.compile(r'(?:\\r)?(?:\\n)?"(?:,"stream":"std(?:out|err)","time":"[^"]{1,40}")?\}\]?$')
 
 
 class NotText(ValueError):
@@ -162,14 +181,17 @@ class Block:
 
 def bare(line: str) -> str:
     """Return a line without the prefixes of builders and CI systems, and without indentation."""
-    begin = 0
+    begin, mark = 0, ""
     for _ in range(_PREFIXES):
         match = _PREFIX.match(line, begin)
         # Keep a line that is only a prefix: the program may have printed it.
         if not match or match.end() == len(line):
             break
-        begin = match.end()
-    return (_SUFFIX.sub("", line[begin:]) if line.endswith("}") else line[begin:]).rstrip()
+        begin, mark = match.end(), match[0]
+    text = line[begin:].removesuffix(mark) if mark in ("**", "`") else line[begin:]
+    if text.endswith(('"}', '"}]')):
+        text = _SUFFIX.sub("", text).replace('\\"', '"')
+    return text.rstrip()
 
 
 class Log:
@@ -320,15 +342,19 @@ def _gunzip(chunks: Iterable[bytes], tell: Callable[[str], object]) -> Iterator[
 
 
 _WIDTHS = range(60, 251)  #: Usual widths of terminals in columns.
+_ENTITY = re.compile(rb"&(?:quot|apos|lt|gt|amp|nbsp|#0?39|#x27);")
+_NBSP = "\u00a0".encode()  #: A no-break space, which word processors and web pages put in place of a space.
 
 
 def unwrapped(log: bytes) -> bytes:
-    """Return a pasted log in its original form: without quote marks, and with wrapped lines joined.
+    """Return a pasted log as it was printed: without quote marks and HTML's entities, and with wrapped lines joined.
 
-    An empty line replaces each continuation line, so that line numbers do not change. Empty if the log seems neither
-    quoted nor wrapped.
+    An empty line replaces each continuation line, so that line numbers do not change. Empty if nothing shows
+    that the log was changed.
     """
-    lines = log.split(b"\n")
+    lines = (
+        _ENTITY.sub(lambda entity: html.unescape(entity[0].decode()).encode(), log).replace(_NBSP, b" ").split(b"\n")
+    )
     said = [line for line in lines if line.strip()]
     # A single quoted line may quote another log. If all lines are quoted, a post or mail quotes this log.
     quoted = len(said) > 1 and all(line.startswith(b">") for line in said)
@@ -337,7 +363,8 @@ def unwrapped(log: bytes) -> bytes:
     # CMake wraps linker messages at spaces, and adds an empty line after each line.
     filled = any(line.endswith(b"undefined reference to") for line in lines)
     if not filled and (edge not in _WIDTHS or sum(len(line) == edge for line in lines) < 2):
-        return b"\n".join(lines) if quoted else b""
+        text = b"\n".join(lines)
+        return text if text != log else b""
     whole: list[bytes] = []
     start = 0  # of the line that continues
     for before, line in pairwise([b"", *lines]):

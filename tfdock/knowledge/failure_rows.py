@@ -114,9 +114,6 @@ class Examples(RowPart):
     near: tuple[str, ...] = Field(min_length=1)
 
 
-Relation = Literal["among", "is", "unknown_to", "newest_for"]
-
-
 class Grave(RowPart):
     """The id of the failure that a harmless line can show, and the accelerator or part that decides this."""
 
@@ -159,8 +156,7 @@ class Failure(Remedied):
     a user who built nothing. The first of `variants` that suits the log replaces cause and fix. `keeps_fix`: the fix
     of a value's meaning does not replace the row's.
 
-    `fits` says what a group's value must be in a log of the same profile: `among` its targets, equal to the version
-    that it `is`, a target `unknown_to` its toolkit, or the newest such compiler for its toolkit (`newest_for`).
+    `fits` maps a group to what it is in a log of the same profile: one of the `targets`, or a component's version.
 
     `harmless`: the line is not a failure, and reported only on request. `grave` is the failure that the line shows if
     the profile asks for such a GPU, or if that failure was found too. `passes` are the stages that this line shows as
@@ -183,7 +179,7 @@ class Failure(Remedied):
     never_with: tuple[str, ...] = ()
     tells: tuple[str, ...] = ()
     each: str = ""
-    fits: dict[str, dict[Relation, str]] = Field(default_factory=dict)
+    fits: dict[str, str] = Field(default_factory=dict)
     cause: Template
     fix: Template = "There is nothing to do."
     installed: Template = ""
