@@ -342,19 +342,19 @@ def _gunzip(chunks: Iterable[bytes], tell: Callable[[str], object]) -> Iterator[
 
 
 _WIDTHS = range(60, 251)  #: Usual widths of terminals in columns.
-_ENTITY = re.compile(rb"&(?:quot|apos|lt|gt|amp|nbsp|#0?39|#x27);")
-_NBSP = "\u00a0".encode()  #: A no-break space, which word processors and web pages put in place of a space.
+#: A tag of a page or a fence of Markdown; or, as the group, an entity.
+_MARKUP = re.compile(
+    rb"</?(?:pre|code|br|p|div|span|details)\b[^<>\n]{0,200}>|```|(&(?:quot|apos|lt|gt|amp|nbsp|#0?39|#x27);)"
+)
 
 
 def unwrapped(log: bytes) -> bytes:
-    """Return a pasted log as it was printed: without quote marks and HTML's entities, and with wrapped lines joined.
+    """Return a pasted log as it was printed: without quote marks and a page's markup, and with wrapped lines joined.
 
-    An empty line replaces each continuation line, so that line numbers do not change. Empty if nothing shows
-    that the log was changed.
+    An empty line replaces each continuation line, so that line numbers do not change. Empty if nothing was changed.
     """
-    lines = (
-        _ENTITY.sub(lambda entity: html.unescape(entity[0].decode()).encode(), log).replace(_NBSP, b" ").split(b"\n")
-    )
+    text = _MARKUP.sub(lambda markup: html.unescape((markup[1] or b"").decode()).encode(), log)
+    lines = text.replace("\u00a0".encode(), b" ").split(b"\n")
     said = [line for line in lines if line.strip()]
     # A single quoted line may quote another log. If all lines are quoted, a post or mail quotes this log.
     quoted = len(said) > 1 and all(line.startswith(b">") for line in said)

@@ -938,8 +938,8 @@ def test_a_log_that_a_post_quotes_is_read_as_it_was() -> None:
         # What CMake tells again of a linker is broken at blanks, with empty lines between.
         (b" a: undefined reference to\n `b\n c'\n\n d\n", b" a: undefined reference to `b c'\n\n\n\n d\n"),
         (b"a &quot;b&quot; &lt; &#39;\n", b'a "b" < \'\n'),
-        ("a\u00a0b\n".encode(), b"a b\n"),
-        (b"a&b &copy; &lt\n", b""),
+        ("```bash\n<pre><code class='x'>a\u00a0b</code>\n".encode(), b"bash\na b\n"),
+        (b"a&b &copy; &lt std::vector<span<int>> <a> `b`\n", b""),
         (b"> a\nb\n", b""),  # what is quoted in a log is of another
         (b"> a\n", b""),
         (b"", b""),
