@@ -77,7 +77,7 @@ _PREFIX = re.compile(
             rf"\[[DIWEC] (?:{_DATE}|{_CLOCK}) \w{{1,40}}\] |\[\w{{3,40}}App\] {_LEVEL} \| ",  # Jupyter
             r"\((?:raylet|(?:[\w.:]{1,80} )?pid=\d{1,8})(?:, ip=[\d.]{7,15})?\) ",  # Ray
             r"(?:\[\d{1,4}(?:,\d)?\]<std(?:err|out)>|stderr|stdout|STDERR|STDOUT|remote): {0,12}(?=\S)",  # MPI
-            r"(?:npm|gyp) (?:ERR!|error) (?:stack )?(?=\S)",  # Node.js
+            r"(?:npm|(?:node-pre-)?gyp) (?:ERR!|error) (?:stack )?(?=\S)",  # Node.js
             r"(?:INFO|WARN|ERRO|FATA|DEBU)\[\d{4}\] |\d{1,3}\|[\w.-]{1,60}\s{0,20}\| ",  # Go's logrus, pm2
             r"(?:app|heroku)\[[\w.-]{1,40}\]: |(?:python|pip|conda|bazel)[\w.]{0,10} : ",  # Heroku, PowerShell
             r"Caused by: |Exception in thread \"[^\"\n]{1,60}\" |Error in [\w.:]{1,60}\(.{0,200}\) ?: ",  # Java, R

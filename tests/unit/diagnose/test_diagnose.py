@@ -85,9 +85,9 @@ PREFIXES = (
     "2024-05-06 07:30:55.118 ERROR (MainThread) [homeassistant.setup] ", "24/05/06 07:30:55 WARN ",
     "2024-05-06 07:30:55.118 | ERROR    | __main__:main:12 - ", "[E 2024-05-06 07:30:55.118 ServerApp] ",
     "[2024-05-06 07:30:55 +0000] [12] [ERROR] ", "(pid=123) ", "(train pid=123, ip=10.0.0.1) ", "[1,0]<stderr>:",
-    "npm ERR! ", "gyp ERR! stack ", "remote:        ", "INFO[0012] ", "0|app      | ", "  ╰─▶ ", " │ │ ", " * ",
-    "2024-05-06T07:30:55.118230+00:00 app[web.1]: ", "== 2024-05-06 07:30:55,118 build_log.py:169 ERROR ",
-    "Caused by: ", 'Exception in thread "main" ', "Error in py_run_file_impl(file, local, convert) : ",
+    "npm ERR! ", "npm error node-pre-gyp ERR! stack ", "remote:        ", "INFO[0012] ", "0|app      | ", "  ╰─▶ ",
+    " │ │ ", "2024-05-06T07:30:55.118230+00:00 app[web.1]: ", "== 2024-05-06 07:30:55,118 build_log.py:169 ERROR ",
+    " * ", "Caused by: ", 'Exception in thread "main" ', "Error in py_run_file_impl(file, local, convert) : ",
     "python.exe : ", "12:", "    12\t", "[IPKernelApp] ERROR | ",
 )  # fmt: skip
 
