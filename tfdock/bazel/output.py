@@ -27,8 +27,8 @@ _NO_SPACE = re.compile(r"No space left on device|ENOSPC")
 _LONG = 600
 # One `\w` before `Error`: `\w+` would restart at each letter and take 37 ms instead of 0.15 ms for a line of 4096.
 _ERROR = re.compile(
-    r"\A(?:ERROR\b|FATAL\b|FAILED\b|Error: |Error in |tfdock: |(?:nvcc|nvlink|ptxas) (?:fatal|error)\b|CMake Error\b|"
-    r"No package '|#error |Undefined symbols for |\S{0,20}make(?:\[\d+\])?: \*\*\* No rule |"
+    r"\A(?:ERROR\b|FATAL\b|FAILED\b|Error: |Exception: |Error in |tfdock: |(?:nvcc|nvlink|ptxas) (?:fatal|error)\b|"
+    r"CMake Error\b|No package '|#error |Undefined symbols for |\S{0,20}make(?:\[\d+\])?: \*\*\* No rule |"
     # The list of errors of Visual Studio, in the language of the system.
     r"(?:[Ee]rror|错误|錯誤|エラー|오류|Fehler|Erreur|Errore|Erro|Ошибка)\s+(?:C|LNK) ?[0-9]{4}\s)|"
     r"\b(?:fatal )?error (?:C|LNK|MSB)[0-9]{4} ?:(?: |\Z)|\AFAIL: //|"

@@ -37,6 +37,8 @@ def lines(
     warnings = warnings or bool(diagnosis.warnings and not (brief or diagnosis.failed or diagnosis.success))
     findings = [finding for finding in diagnosis.findings if not (brief and finding.confidence == "low")]
     if findings:
+        if diagnosis.first and not brief:
+            yield from (*console.wrapped(console.clean(diagnosis.first), columns), "")
         yield from _finding_list(findings, name, style, columns, brief=brief)
         if diagnosis.others and not brief:
             yield from ("", "other errors, without a known cause:")

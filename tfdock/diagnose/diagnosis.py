@@ -7,6 +7,7 @@ others, come after the root cause. With a profile, a finding names the profile's
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
@@ -28,6 +29,10 @@ from tfdock.types import Version
 CONFIDENCES = ("high", "medium", "low")  #: Of findings, the surest first.
 _NEAR = 30  #: If two rows match the same failure within this number of lines, the more exact row is kept.
 _STOPPED = ("ERROR: ", "FATAL: ", "FAILED: ")  #: The start of Bazel's message about the error that stopped it.
+# Errors that do not follow from a GPU that is missing or fails, as many a RuntimeError does.
+_PYTHON_ERROR = re.compile(
+    r"(?:Attribute|ModuleNotFound|Import|Name|Type|Value|Key|Syntax|Indentation|FileNotFound|UnicodeDecode)Error: "
+)
 _LONGEST = 300  #: The most characters of a value from the log that a sentence shows.
 
 
@@ -54,8 +59,9 @@ class Finding:
 class Diagnosis:
     """What went wrong, the most probable cause first. `warnings` are harmless; `lines` counts the lines of the log.
 
-    `suspects` are lines that look like errors. `first` is a text about the first suspect; `others` are about
-    files without a finding. `success` is set if the log ends with a success, and no error follows.
+    `suspects` are lines that look like errors. `first` is a text about the first suspect; beside findings it is about
+    the error that ended a program which survived all findings. `others` are about files without a finding. `success`
+    is set if the log ends with a success, and no error follows.
     """
 
     lines: int
@@ -109,7 +115,9 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
         # Harmless lines need no change of the profile, so they get no context.
         warnings=tuple(_finding(sighting, seen, here, nothing) for sighting in noise),
         suspects=seen.suspects,
-        first=_first(seen, here, knowledge.error_kinds) if not findings else "",
+        first=_stop(seen, () if skews else specific, here, knowledge)
+        if findings
+        else _first(seen, here, knowledge.error_kinds),
         others=_others(seen, findings),
         success=None if findings else seen.success,
     )
@@ -154,6 +162,19 @@ def _first(seen: LogSightings, here: ObservedParts, kinds: Sequence[ErrorKind]) 
     said = (*first.below, first.text) if first.text.endswith(":") else (first.text, *first.below)
     step = _in_words_of_system(skew.next_step(said, kinds), here)
     return " ".join(filter(None, (told, here.outside(), step, left_out)))
+
+
+def _stop(seen: LogSightings, failures: Sequence[Sighting], here: ObservedParts, knowledge: KnowledgeBase) -> str:
+    """Return a Python error of no known cause that ended a program, if the program survived all known failures."""
+    if not all(one.survivable for one in failures):
+        return ""
+    survived = max((one.line for one in failures), default=inf)
+    ended = next((one for one in seen.suspects if one.line > survived and _PYTHON_ERROR.match(one.text)), None)
+    if ended is None:
+        return ""
+    told = f"The program survived what is listed below, and stopped in line {ended.line}: `{ended.text[:_LONGEST]}`."
+    step = _in_words_of_system(skew.next_step((ended.text, *ended.below), knowledge.error_kinds), here)
+    return f"{told} {step}".strip()
 
 
 def _skew_finding(one: Skew, here: ObservedParts, context: Context) -> Finding:
