@@ -21,7 +21,7 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60  #: What a figure may be below its budget, so that not each line is a change here.
 #: Lines of Python in each package.
 PACKAGES = {
-    "": 755, "api": 125, "bazel": 4695, "bench": 385, "builder": 3130, "ci": 775, "cli": 9570, "diagnose": 1590,
+    "": 755, "api": 125, "bazel": 4695, "bench": 385, "builder": 3130, "ci": 775, "cli": 9570, "diagnose": 1605,
     "documents": 1540, "engine": 2505, "gpu": 1800, "host": 2755, "images": 2865, "installed": 1505,
     "knowledge": 3245, "matrix": 1470, "oci": 1320, "offline": 1480, "plan": 3575, "profile": 1490,
     "report": 1005, "resolve": 4620, "run": 1460, "trace": 1152, "verify": 2030, "wheel": 3240,
