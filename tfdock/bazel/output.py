@@ -36,10 +36,10 @@ _ERROR = re.compile(
     r"\bF(?:0000)? (?:\S{1,40} +\d+ )?[\w./\\:-]{1,200}\.(?:cc|h):\d+\] "  # TensorFlow stops itself
 )
 # A place in a file, as compilers name it: `a.cc:3:10`, `a.cu(3)`, and as linkers do: `a.cc:(.text+0x1)`.
-_PLACE = r"(?![0-9]{1,4}:)[^\s:(]{1,400}(?::[0-9]{1,7}(?::[0-9]{1,7})?|\([0-9]{1,7}\)|:\(\.[^\s)]{1,200}\))"
+_PLACE = r"(?![0-9]{1,4}:)[^\s:(]{1,400}(?::[0-9]{1,7}(?::[0-9]{1,7})?|\([0-9][0-9,]{0,14}\)|:\(\.[^\s)]{1,200}\))"
 _COMPILER_ERROR = re.compile(
     # gcc, clang and hipcc; nvcc (`error #20:`); MSVC (`error C2664:`); the assembler (`Error:`); an unfound header.
-    rf"(?:{_PLACE} ?|[A-Za-z]:(?:[^:(]|\(x86\)){{1,400}}\([0-9]{{1,7}}\) ?|[^\s:]{{1,400}} ): "
+    rf"(?:{_PLACE} ?|[A-Za-z]:(?:[^:(]|\(x86\)){{1,400}}\([0-9][0-9,]{{0,14}}\) ?|[^\s:]{{1,400}} ): "
     r"(?:fatal |catastrophic |internal compiler )?[eE]rror(?: #[0-9]{1,6}(?:-D)?| (?:C|LNK)[0-9]{4})? ?:(?: |\Z)"
     # ptxas, nvlink, fatbinary and nvcc themselves. Leave out lines that only report another error in the list.
     r"|(?:nvcc|ptxas|nvlink|fatbinary|cudafe\+\+)(?: [^\s;]{1,400}, line [0-9]{1,7};)? {1,4}(?:error|fatal) {0,4}: "
