@@ -31,7 +31,8 @@ _LAST = 30  #: The last lines, in which a message counts even if it does not loo
 _BELOW = 8  #: The most lines below that an expression sees: messages may stand before the output of a statement.
 _CONTINUES = re.compile(
     r"\[?(?:INFO|DEBUG|WARN)|checking |Successful|"
-    r".{1,160}\] (?:[Ss]uccessfully opened |Creat(?:ed|ing) (?:TensorFlow )?device |Found device |Adding visible )"
+    r".{1,160}\] (?:[Ss]uccessfully opened |Creat(?:ed|ing) (?:TensorFlow )?device |Found device |Adding visible |"
+    r"XLA service |Number of eligible GPUs )"
 )
 _NAMED = 20  #: The most errors stored because they have names from `came_and_went`, each with other names.
 _SUSPICIOUS = (
