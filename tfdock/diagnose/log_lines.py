@@ -98,7 +98,7 @@ _PREFIX = re.compile(
             r"[a-z][\w.+-]{2,60}> (?=\S)|(?<=\s{3})> (?=\S)",  # Nix, also when it repeats the failed lines
             r">> \d+ {2,8}|\[(?:ERROR|error|stderr)\] +",  # Spack, Maven and others
             r"##\[(?:error|warning|group|debug|section|command)\]|::(?:error|warning|notice)[^:\n]{0,200}::",
-            r"E\s{2,7}(?=\S)",  # pytest
+            r"E\s{2,7}(?=\S)|│ (?=\S)",  # pytest, Julia's Pkg
             r"C/C\+\+: (?:\w{1,40}\|[\w-]{1,20} :)?",  # Gradle, before the output of CMake
             r"(?<!\s) ?\| (?=[^\s|^~+][^|]*$)",  # BitBake; neither tables, nor a compiler's excerpts with more blanks
             r"\*\*(?=[A-Za-z])|`(?=[^`\n]{8,2000}`$)",  # Markdown, around a line that was pasted
