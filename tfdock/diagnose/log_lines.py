@@ -81,7 +81,7 @@ _PREFIX = re.compile(
             r"(?:INFO|WARN|ERRO|FATA|DEBU)\[\d{4}\] |\d{1,3}\|[\w.-]{1,60}\s{0,20}\| ",  # Go's logrus, pm2
             r"(?:app|heroku)\[[\w.-]{1,40}\]: |(?:python|pip|conda|bazel)[\w.]{0,10} : ",  # Heroku, PowerShell
             r"Caused by: |Exception in thread \"[^\"\n]{1,60}\" |Error in [\w.:]{1,60}\(.{0,200}\) ?: ",  # Java, R
-            r"[│├╰×][─▶>]{0,2} {1,4}(?=\S)|== (?=\d{4}-)|\* (?=[A-Za-z])",  # uv, rattler-build, EasyBuild, Portage
+            r"[│├╰×][─▶>]{0,2} {1,4}(?=\S)|== (?=\d{4}-)|\* (?=[A-Za-z])",  # uv, Julia, EasyBuild, Portage
             r"\d{1,7}[:\t](?=[A-Za-z/ ])",  # `grep -n`, `cat -n`
             r"Step #\d{1,4}(?: - \"[^\"\n]{1,80}\")?: |\[Container\] ",  # Cloud Build, CodeBuild
             # Engines' files, Kaggle
@@ -98,7 +98,7 @@ _PREFIX = re.compile(
             r"[a-z][\w.+-]{2,60}> (?=\S)|(?<=\s{3})> (?=\S)",  # Nix, also when it repeats the failed lines
             r">> \d+ {2,8}|\[(?:ERROR|error|stderr)\] +",  # Spack, Maven and others
             r"##\[(?:error|warning|group|debug|section|command)\]|::(?:error|warning|notice)[^:\n]{0,200}::",
-            r"E\s{2,7}(?=\S)|│ (?=\S)",  # pytest, Julia's Pkg
+            r"E\s{2,7}(?=\S)",  # pytest
             r"C/C\+\+: (?:\w{1,40}\|[\w-]{1,20} :)?",  # Gradle, before the output of CMake
             r"(?<!\s) ?\| (?=[^\s|^~+][^|]*$)",  # BitBake; neither tables, nor a compiler's excerpts with more blanks
             r"\*\*(?=[A-Za-z])|`(?=[^`\n]{8,2000}`$)",  # Markdown, around a line that was pasted
