@@ -21,7 +21,7 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60  #: What a figure may be below its budget, so that not each line is a change here.
 #: Lines of Python in each package.
 PACKAGES = {
-    "": 755, "api": 125, "bazel": 4695, "bench": 385, "builder": 3130, "ci": 775, "cli": 9570, "diagnose": 1605,
+    "": 755, "api": 125, "bazel": 4695, "bench": 385, "builder": 3130, "ci": 775, "cli": 9570, "diagnose": 1615,
     "documents": 1540, "engine": 2505, "gpu": 1800, "host": 2755, "images": 2865, "installed": 1505,
     "knowledge": 3245, "matrix": 1470, "oci": 1320, "offline": 1480, "plan": 3575, "profile": 1490,
     "report": 1005, "resolve": 4620, "run": 1460, "trace": 1152, "verify": 2030, "wheel": 3240,
@@ -61,9 +61,7 @@ def test_no_package_grows() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ROAD)
 def test_the_road_of_a_build_grows_no_longer(name: str) -> None:
-    program = (
-        f"import sys, tfdock.{name}; print([sys.modules[name].__file__ for name in sys.modules if 'tfdock' in name])"
-    )
+    program = f"import sys, tfdock.{name}; print([one.__file__ for it, one in sys.modules.items() if 'tfdock' in it])"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     files = ast.literal_eval(result.stdout)
     assert outside(ROAD[name], {"modules": len(files), "lines": sum(lines(Path(file)) for file in files)}) == {}

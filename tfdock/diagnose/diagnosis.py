@@ -166,11 +166,10 @@ def _first(seen: LogSightings, here: ObservedParts, kinds: Sequence[ErrorKind]) 
 
 def _stop(seen: LogSightings, failures: Sequence[Sighting], here: ObservedParts, knowledge: KnowledgeBase) -> str:
     """Return a Python error of no known cause that ended a program, if the program survived all known failures."""
-    if not all(one.survivable for one in failures):
-        return ""
     survived = max((one.line for one in failures), default=inf)
-    ended = next((one for one in seen.suspects if one.line > survived and _PYTHON_ERROR.match(one.text)), None)
-    if ended is None:
+    errors = (one for one in seen.suspects if one.line > survived and _PYTHON_ERROR.match(one.text))
+    ended = next(errors, None)
+    if ended is None or not all(one.survivable for one in failures):
         return ""
     told = f"The program survived what is listed below, and stopped in line {ended.line}: `{ended.text[:_LONGEST]}`."
     step = _in_words_of_system(skew.next_step((ended.text, *ended.below), knowledge.error_kinds), here)

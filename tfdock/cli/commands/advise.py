@@ -162,9 +162,12 @@ def _refused(base: KnowledgeBase, parts: Mapping[str, str], row: Release) -> lis
 
 def _check_python(text: str | None) -> None:
     """Raise ProfileError for a text that is not a version: the text would become part of a profile."""
-    minor = re.match(r"\d+\.\d+", text or "", re.ASCII)
-    if text is not None and (minor is None or minor[0] != text):
-        message, fix = f"`--python {text}` is not a version of Python", f"write it as `{minor[0] if minor else '3.11'}`"
+    if text is not None and not re.fullmatch(r"\d+\.\d+", text, re.ASCII):
+        minor = re.match(r"\d+\.\d+|", text, re.ASCII)
+        message, fix = (
+            f"`--python {text}` is not a version of Python",
+            f"write it as `{(minor and minor[0]) or '3.11'}`",
+        )
         raise ProfileError.of("profile-bad-value", message, fix, field="python")
 
 
