@@ -40,6 +40,7 @@ def test_progress_is_read_from_bazels_own_lines_only(line: str, expected: tuple[
         "FAILED: Build did NOT complete successfully",
         "tensorflow/core/op.cc:3:10: fatal error: x.h: No such file or directory",
         "x.cu(12): error: expected a ';'",
+        "Exception: frob",
         "tfdock: the tag has moved",
         "gcc: fatal error: Killed signal terminated program cc1plus",
         "ModuleNotFoundError: No module named 'numpy'",
@@ -120,6 +121,7 @@ COMPILER_ERRORS = [
     "/usr/bin/ld: a.o: relocation R_X86_64_32 against `.rodata' can not be used when making a shared object",
     "x.cc:(.text+0x1): relocation truncated to fit: R_X86_64_PC32 against symbol `foo'",
     "ld.lld: error: undefined symbol: cudnnCreate",
+    "C:/x/x.h(26,9): error : no member named 'y'",
 ]
 
 
