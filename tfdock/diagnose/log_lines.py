@@ -46,6 +46,8 @@ _ODD = re.compile("[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")  #: Characters that nev
 
 _DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d/\d\d)[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+#: Before a line in JSON, in engines' files and Kaggle's.
+_IN_JSON = re.compile(r'\{"log":"|[\[,]?\{"stream_name":"\w{6}","time":[\d.]{1,20},"data":"')
 _LEVEL = "(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)"
 _PREFIX = re.compile(
     "|".join(
@@ -84,8 +86,7 @@ _PREFIX = re.compile(
             r"[│├╰×][─▶>]{0,2} {1,4}(?=\S)|== (?=\d{4}-)|\* (?=[A-Za-z])",  # uv, Julia, EasyBuild, Portage
             r"\d{1,7}[:\t](?=[A-Za-z/ ])",  # `grep -n`, `cat -n`
             r"Step #\d{1,4}(?: - \"[^\"\n]{1,80}\")?: |\[Container\] ",  # Cloud Build, CodeBuild
-            # Engines' files, Kaggle
-            r"\{\"log\":\"|[\[,]?\{\"stream_name\":\"\w{6}\",\"time\":[\d.]{1,20},\"data\":\"",
+            _IN_JSON.pattern,
             # Android's logcat and Android Studio
             r"(?:(?:\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} {1,4})?\d{1,7}-\d{1,7}/\S{1,80} )?"
             r"[VDIWEFA]/[\w.:-]{3,60} {0,40}(?:\( {0,8}\d{1,7}\))?: ",
@@ -189,7 +190,7 @@ def bare(line: str) -> str:
             break
         begin, mark = match.end(), match[0]
     text = line[begin:].removesuffix(mark) if mark in ("**", "`") else line[begin:]
-    if text.endswith(('"}', '"}]')):
+    if _IN_JSON.match(line):
         text = _SUFFIX.sub("", text).replace('\\"', '"')
     return text.rstrip()
 

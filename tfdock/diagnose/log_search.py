@@ -29,11 +29,8 @@ _SUSPECTS = 5  #: Lines that look like errors: the first five and the last five 
 _HEAD, _SAMPLE = 4 << 20, 1 << 14
 _LAST = 30  #: The last lines, in which a message counts even if it does not look like an error.
 _BELOW = 8  #: The most lines below that an expression sees: messages may stand before the output of a statement.
-_CONTINUES = re.compile(
-    r"\[?(?:INFO|DEBUG|WARN)|checking |Successful|"
-    r".{1,160}\] (?:[Ss]uccessfully opened |Creat(?:ed|ing) (?:TensorFlow )?device |Found device |Adding visible |"
-    r"XLA service |Number of eligible GPUs )"
-)
+# The last alternative is the level of TensorFlow's own messages.
+_CONTINUES = re.compile(r"\[?(?:INFO|DEBUG|WARN)|checking |Successful|(?:[\d :.-]{8,40}: )?I(?:\d{4})? \S")
 _NAMED = 20  #: The most errors stored because they have names from `came_and_went`, each with other names.
 _SUSPICIOUS = (
     "ERROR:", "error:", "Error:", "FATAL:", "FAILED", "Killed", "Exception:", "Segmentation fault",

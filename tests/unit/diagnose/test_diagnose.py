@@ -124,7 +124,7 @@ KAGGLE = r'[{"stream_name":"stderr","time":1.2,"data":"%s\n"}]'
 
 @pytest.mark.parametrize("form", [ENGINE, KAGGLE])
 def test_an_engine_and_kaggle_put_lines_into_json(form: str) -> None:
-    assert bare(form % r"cannot open \"a\"") == 'cannot open "a"'
+    assert (bare(form % r"no \"a\""), bare('{"error":"\\"a\\""}')) == ('no "a"', '{"error":"\\"a\\""}')
     (found,) = diagnosed(f"{form % 'one'}\n{form % ARCH}\n").findings
     assert (found.id, found.excerpt) == ("nvcc_unsupported_arch", ARCH)
 
@@ -722,11 +722,10 @@ def test_the_first_library_that_is_missing_is_the_one_that_is_named() -> None:
 
 
 def test_the_error_that_ended_a_program_comes_before_what_the_program_survived() -> None:
-    error = "AttributeError: module 'frob' has no attribute 'x'"
-    found = diagnosed(f"{CUDART}\nCannot dlopen some GPU libraries\n{error}\n")
+    error, survived = "TypeError: frob", f"{CUDART}\nCannot dlopen some GPU libraries"
     told = f"The program survived what is listed below, and stopped in line 3: `{error}`."
-    assert " ".join(lines(found, "x.log", sys.stderr)).startswith(told)
-    assert not diagnosed(f"{error}\n{CUDART}\nCannot dlopen some GPU libraries\n").first
+    assert " ".join(lines(diagnosed(f"{survived}\n{error}\n"), "x.log", sys.stderr)).startswith(told)
+    assert not diagnosed(f"{error}\n{survived}\n").first
 
 
 # --- a run of ours --------------------------------------------------------------------------------------------------
@@ -800,7 +799,7 @@ def test_noise_is_explained_when_asked_and_where_a_log_has_nothing_else(log: Pat
 
 
 def test_a_log_without_an_error_says_where_the_cause_stands(log: Path) -> None:
-    log.write_text("Successfully opened dynamic library libcupti.so.10.1\nmake: *** [all]\n")
+    log.write_text("2024-01-10 00:00:00.1: I a:1] XLA service for CUDA\nSuccessfully opened x\nmake: *** [all]\n")
     _, whole, *_ = run(log).stdout.splitlines()
     assert whole.startswith("tfdock finds no error in these lines. The cause is in the first error of the whole")
 

@@ -489,6 +489,7 @@ def test_what_to_do_is_a_command_and_read_last(words: str, lines: dict[int, str]
 )
 def test_what_cannot_be_understood_exits_with_2(words: list[str]) -> None:
     assert command(*words).exit_code == 2
+    assert "write it as `2.7`" in command("rtx3080", "--python", "2.7.10").stderr
 
 
 def test_the_written_profile_is_accepted_by_check(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from tfdock.resolve.advice import (
     releases_words,
 )
 from tfdock.resolve.gpu_support import python_spans, range_words
+from tfdock.types import Version
 
 _NO_GPU = "cpu"
 _BUILD_FIELDS = {*PublishedBuildJson.__annotations__}
@@ -163,11 +164,8 @@ def _refused(base: KnowledgeBase, parts: Mapping[str, str], row: Release) -> lis
 def _check_python(text: str | None) -> None:
     """Raise ProfileError for a text that is not a version: the text would become part of a profile."""
     if text is not None and not re.fullmatch(r"\d+\.\d+", text, re.ASCII):
-        minor = re.match(r"\d+\.\d+|", text, re.ASCII)
-        message, fix = (
-            f"`--python {text}` is not a version of Python",
-            f"write it as `{(minor and minor[0]) or '3.11'}`",
-        )
+        like = Version(text).minor if len(Version(text).parts) > 1 else "3.11"
+        message, fix = f"`--python {text}` is not a version of Python", f"write it as `{like}`"
         raise ProfileError.of("profile-bad-value", message, fix, field="python")
 
 
