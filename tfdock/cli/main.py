@@ -23,6 +23,8 @@ def main() -> None:
     """Run the command line; the only place where an unexpected error becomes an exit code."""
     # Planning makes many small objects that live to the end. Garbage collection would take a tenth of the time.
     gc.set_threshold(100_000)
+    # Plugins of pydantic would be code of other packages in each check. The search for them takes as long again.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     open_streams()
     # As in git and uv, `help` is the same as `--help`.
     if sys.argv[1:2] == ["help"]:

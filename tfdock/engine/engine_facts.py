@@ -7,12 +7,11 @@ rest of `tfdock check`.
 from __future__ import annotations
 
 import hashlib
-import http.client
 import json
 import socket
 import struct
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import suppress
 from typing import Any
 
 from tfdock.engine.address import EngineAddress, find_address
@@ -81,33 +80,26 @@ def _owner(address: EngineAddress) -> int | None:
 # --- the quick question ---------------------------------------------------------------------------------------------
 
 
-class _EngineConnection(http.client.HTTPConnection):
-    """A connection to a Unix socket."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=_PATIENCE)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
 def quick_facts() -> EngineInfo | None:
     """Return the facts of this machine's engine; None if the engine does not answer at once, or is remote."""
-    try:
+    with suppress(EngineUnavailable, OSError, *_NO_FACTS):  # `build` and `doctor` report what is wrong with an engine
         address = find_address(None)
-        if not address.url.startswith(_UNIX):
-            return None
-        with closing(_EngineConnection(address.url.removeprefix(_UNIX))) as connection:
-            return engine_info(_answer(connection, "/info"), _answer(connection, "/version"), address)
-    # `build` and `doctor` report what is wrong with an engine.
-    except (EngineUnavailable, OSError, http.client.HTTPException, *_NO_FACTS):
-        return None
+        if address.url.startswith(_UNIX):
+            return engine_info(_answer(address, "/info"), _answer(address, "/version"), address)
+    return None
 
 
-def _answer(connection: http.client.HTTPConnection, path: str) -> Mapping[str, Any]:
-    connection.request("GET", path)
-    answer: Mapping[str, Any] = json.loads(connection.getresponse().read())
-    return answer
+def _answer(address: EngineAddress, path: str) -> Mapping[str, Any]:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_PATIENCE)
+        connection.connect(address.url.removeprefix(_UNIX))
+        import http.client  # here: it loads TLS, and a machine that only checks profiles often has no engine
+
+        asked = http.client.HTTPConnection("localhost")
+        asked.sock = connection
+        try:
+            asked.request("GET", path)
+            answer: Mapping[str, Any] = json.loads(asked.getresponse().read())
+        except http.client.HTTPException as error:
+            raise ValueError(f"{address} answers no HTTP") from error
+        return answer
