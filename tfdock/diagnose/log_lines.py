@@ -343,6 +343,7 @@ def _gunzip(chunks: Iterable[bytes], tell: Callable[[str], object]) -> Iterator[
 
 
 _WIDTHS = range(60, 251)  #: Usual widths of terminals in columns.
+_FOLD = 80  #: The columns at which mails and pages fold lines.
 #: A tag of a page or a fence of Markdown; or, as the group, an entity.
 _MARKUP = re.compile(
     rb"</?(?:pre|code|br|p|div|span|details)\b[^<>\n]{0,200}>|```|(&(?:quot|apos|lt|gt|amp|nbsp|#0?39|#x27);)"
@@ -363,16 +364,18 @@ def unwrapped(log: bytes) -> bytes:
     edge = max(map(len, lines))
     # CMake wraps linker messages at spaces, and adds an empty line after each line.
     filled = any(line.endswith(b"undefined reference to") for line in lines)
-    if not filled and (edge not in _WIDTHS or sum(len(line) == edge for line in lines) < 2):
-        text = b"\n".join(lines)
-        return text if text != log else b""
+    cut = edge in _WIDTHS and sum(len(line) == edge for line in lines) > 1
+    # A mail or a page folds longer lines at spaces, so few lines are longer.
+    fold = _FOLD if sum(len(line) > _FOLD for line in lines) * 8 <= len(lines) else 0
     whole: list[bytes] = []
     start = 0  # of the line that continues
     for before, line in pairwise([b"", *lines]):
-        if (line.strip() and before.strip()) if filled else len(before) == edge:
-            whole[start] += b" " + line.lstrip() if filled else line
+        folded = b" " in before and len(before) <= fold < len(before) + 1 + len(line.split(b" ", 1)[0])
+        if (line.strip() and before.strip()) if filled else len(before) == edge if cut else folded:
+            whole[start] += line if cut and not filled else b" " + line.lstrip()
             whole.append(b"")
         else:
             start = len(whole)
             whole.append(line)
-    return b"\n".join(whole)
+    text = b"\n".join(whole)
+    return text if text != log else b""

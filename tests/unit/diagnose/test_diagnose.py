@@ -936,7 +936,7 @@ def test_a_log_that_a_post_quotes_is_read_as_it_was() -> None:
         (b"a" * 80 + b"\n" + b"b" * 80 + b"\nc\nd\n", b"a" * 80 + b"b" * 80 + b"c\n\n\nd\n"),
         (b"a" * 80 + b"\nb\nc\n", b""),  # one long line is no edge
         (b"a" * 300 + b"\n" + b"b" * 300 + b"\nc\n", b""),  # no terminal is so wide
-        (b"a\nb\n", b""),
+        (b"a " * 39 + b"a\nbc d\n", b"a " * 39 + b"a bc d\n\n"),  # a page folds lines at blanks
         (b"> a\n>\n> > b\n\n", b"a\n\n> b\n\n"),
         # What CMake tells again of a linker is broken at blanks, with empty lines between.
         (b" a: undefined reference to\n `b\n c'\n\n d\n", b" a: undefined reference to `b c'\n\n\n\n d\n"),
