@@ -223,7 +223,6 @@ templates: ./core/framework/variant.h(343): error: constexpr constructor calls n
 undeclared: a.cc:3:1: error: 'Frob' was not declared in this scope
 linker: clang: error: linker command failed with exit code 1 (use -v to see invocation)
 gpu_object_missing: ERROR: /s/kernels/BUILD:4094:1: output 'a.cu.pic.o' was not created
-consequence: ERROR: /s/kernels/BUILD:4094:1: output 'a.pic.o' was not created
 network: fatal: unable to access 'https://frob.example/frob.git/': Failed to connect
 undeclared: a.cc:404:5: error: 'SHA256' was not declared in this scope
 library_not_loaded: frob.errors_impl.InternalError: libfrob.so.3: cannot open shared object file
