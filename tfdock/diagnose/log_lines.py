@@ -364,7 +364,7 @@ def unwrapped(log: bytes) -> bytes:
     edge = max(map(len, lines))
     # CMake wraps linker messages at spaces, and adds an empty line after each line.
     filled = any(line.endswith(b"undefined reference to") for line in lines)
-    cut = edge in _WIDTHS and sum(len(line) == edge for line in lines) > 1
+    cut = not filled and edge in _WIDTHS and sum(len(line) == edge for line in lines) > 1
     # A mail or a page folds longer lines at spaces, so few lines are longer.
     fold = _FOLD if sum(len(line) > _FOLD for line in lines) * 8 <= len(lines) else 0
     whole: list[bytes] = []
@@ -372,7 +372,7 @@ def unwrapped(log: bytes) -> bytes:
     for before, line in pairwise([b"", *lines]):
         folded = b" " in before and len(before) <= fold < len(before) + 1 + len(line.split(b" ", 1)[0])
         if (line.strip() and before.strip()) if filled else len(before) == edge if cut else folded:
-            whole[start] += line if cut and not filled else b" " + line.lstrip()
+            whole[start] += line if cut else b" " + line.lstrip()
             whole.append(b"")
         else:
             start = len(whole)
