@@ -17,7 +17,6 @@ from tfdock.plan.profile_fixes import Context
 Progress = Callable[[int], None]
 AddNote = Callable[[str], None]
 
-
 _PASTED = 1 << 18  #: The most bytes of a log that somebody may have copied from a terminal.
 
 

@@ -164,7 +164,9 @@ class Block:
         """Return whether the line that begins here is source code that a traceback shows below the file's name."""
         above = self.data[max(begin - NEAR, 0) : max(begin - 1, 0)].rpartition(b"\n")[2]
         indent = above.find(b'File "')
-        return indent >= 0 and b'", line ' in above and self.data[begin + indent : begin + indent + 1].isspace()
+        # A prefix, such as a time, may stand before the name and before the code.
+        start = begin + (indent if above[:indent].strip() else 0)
+        return indent >= 0 and b'", line ' in above and self.data[start : begin + indent + 1].isspace()
 
     def shown(self, place: int, after: int = AFTER) -> tuple[str, ...]:
         """Return the line at a place and the next lines, without calls, a step's command, and empty lines."""

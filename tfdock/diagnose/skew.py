@@ -58,7 +58,6 @@ _ADDRESS = re.compile(r"https?://[^\s,\]]{1,600}")
 _TOOL = re.compile(r"(?:failed|Exit \d{1,3}\)?):? ?(?:\([^)]{1,40}\):? )?(?P<tool>[\w./+-]{1,80}) failed")
 _FILE = re.compile(r"(?:ERROR: )?(?P<file>[A-Za-z]:[/\\][\w./\\+~ ()-]{1,300}?|[\w./\\+~-]{1,300}\.\w{1,8})[:(]\d")
 
-
 #: Releases without a row: the ones before the table, and all later ones.
 _BEFORE, _AFTER = ("0.12", "1.0", "1.1", "1.2", "1.3"), "99.0"
 _FEW = 4  #: The most releases about which a sentence says what they were made with.

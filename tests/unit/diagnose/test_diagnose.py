@@ -424,6 +424,12 @@ def test_a_line_that_only_quotes_or_warns_is_no_failure(line: str) -> None:
     assert ids(f"{line}\n") == []
 
 
+def test_below_the_name_of_a_file_only_a_deeper_line_is_code() -> None:
+    indent = " " * HEADER.index(" ")
+    above = f'{indent}File "a.py", line 1\n'
+    assert (ids(f"{above}{indent}  {HEADER}\n"), ids(f"{above}{HEADER}\n")) == ([], ["python_h_missing"])
+
+
 def test_a_failure_that_repeats_is_told_once_with_its_first_line_and_how_often() -> None:
     (found,) = diagnosed(f"one\n{KILLED}\n" * 5).findings
     assert (found.line, found.count) == (2, 5)
