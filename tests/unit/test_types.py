@@ -95,20 +95,10 @@ def test_capabilities_are_read_and_written_alike(text: str, major: int, minor: i
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "8.6",
-        "sm86",
-        "sm_8",
-        "sm_8.6",
-        "sm_1200",
-        "SM_86",
-        "sm_86 ",
-        "sm_86\n",
-        "sm_90b",
-        "compute_90aa",
+        "", "8.6", "sm86", "sm_8", "sm_8.6", "sm_1200", "SM_86", "sm_86 ", "sm_86\n", "sm_90b", "compute_90aa",
         "gfx90a",
     ],
-)
+)  # fmt: skip
 def test_what_is_no_capability_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a compute capability"):
         Capability.parse(text)

@@ -18,7 +18,7 @@ from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import RuntimeCompiler
 from tfdock.knowledge.wheel_rows import Companion, GeneratedKernels
-from tfdock.types import Capability
+from tfdock.types import Capability, Version
 from tfdock.wheel.facts import Containers, GpuCode, Images, Library
 from tfdock.wheel.requirements import RequiredPackage, wanted
 
@@ -329,14 +329,21 @@ def _components(requirements: Iterable[RequiredPackage], accelerator: Accelerato
     required: dict[str, RequiredPackage] = {}
     for requirement in requirements:
         for component, pattern in accelerator.packages.items():
-            if re.fullmatch(pattern, requirement.package):
-                required.setdefault(component, requirement)
+            if match := re.fullmatch(pattern, requirement.package):
+                # The packages `…-cu12` end with CUDA 12.
+                major = match.groupdict().get("major")
+                before = requirement.before or (str(int(major) + 1) if major else None)
+                required.setdefault(component, replace(requirement, before=before))
     return required
 
 
 def _built(inspection: Inspection, accelerator: Accelerator, release: Release | None) -> dict[str, str]:
     """Return the versions that `build_info` names, else those that the release was tested with."""
-    tested = {name: support.tested for name, support in release.components.items()} if release else {}
-    versions = {name: built_with(inspection, name) or tested.get(name) or "" for name in accelerator.components}
+    made = {name: support.tested or "" for name, support in release.components.items()} if release else {}
+    versions = {name: built_with(inspection, name) or made.get(name, "") for name in accelerator.components}
     # The wheel's value may be any text, even one that is not a version.
-    return {name: version for name, version in versions.items() if re.fullmatch(r"\d+(\.\d+)*", version)}
+    versions = {name: version for name, version in versions.items() if re.fullmatch(r"\d+(\.\d+)*", version)}
+    # Up to TensorFlow 2.2, `build_info` names only the toolkit's major version.
+    toolkit, said = accelerator.toolkit, versions.get(accelerator.toolkit)
+    whole = said is not None and Version(made.get(toolkit, "")).matches(Version(said))
+    return versions | ({toolkit: made[toolkit]} if whole else {})

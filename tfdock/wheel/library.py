@@ -39,7 +39,7 @@ _MOST_NAMES = 16 << 20
 _MOST_TEXT = 64 << 10  # of all names together
 _MOST_PLACES = 16  # sections with GPU code
 _MOST_TARGETS = 512
-_SLACK = 64  # bytes between containers: the linker aligns the parts from several files
+_SLACK = 256  # bytes between containers: the linker aligns the parts from several files, by 256 from CUDA 12.6 on
 # Each pass unpacks the library again. A chain of tables that point far apart must end.
 _MOST_PASSES = 6
 _MOST_IMAGES = 50_000  # of a library: TensorFlow's have up to 13,000

@@ -519,6 +519,7 @@ def test_libraries_without_gpu_code_are_not_listed_and_relocatable_code_is() -> 
         *((path, True) for path in (
             CC, INTERNAL, "tensorflow/compiler/tf2tensorrt/_pywrap_py_utils.so",
             "tensorflow/python/profiler/internal/_pywrap_profiler_plugin.so", "tensorflow/libcudart_stub.so",
+            "ctranslate2.libs/libctranslate2-1b2c3d4e.so.4.4.0",
         )),
         *((path, False) for path in (
             "tensorflow.libs/libcudart-1b2c3d4e.so.12", "nvidia/cudnn/lib/libcudnn_ops.so.9",
@@ -643,6 +644,14 @@ def test_the_wheels_own_requirements_count_and_not_those_of_its_release() -> Non
     assert "CUDA 12.5, which the wheel is made with" in told(bare)
     newer = replace(TF_2_18, metadata=replace(TF_2_18.metadata, requires_dist=("nvidia-cudnn-cu12==9.8.0.87",)))
     assert "cuDNN" not in told(newer)
+    major = replace(TF_2_18, metadata=replace(TF_2_18.metadata, requires_dist=("nvidia-cuda-runtime-cu12>=12.1",)))
+    assert "CUDA 13" not in told(major, "gtx1080")
+
+
+def test_the_toolkit_is_whole_if_the_wheel_names_only_its_major_version() -> None:
+    old = wheel(library(CC, "9: sm_70 compute_70"), version="2.2.0", info={"cuda_version_number": "10"})
+    assert facts_of_wheel(KNOWLEDGE, old).version_of("cuda") == "10.1"
+    assert "CUDA 10.1, which the wheel is made with, is older than this GPU" in told(old, "rtx3090")
 
 
 def test_generated_kernels_that_nobody_looked_for_are_those_of_the_official_wheel_with_that_list() -> None:

@@ -49,7 +49,7 @@ def test_without_sections_only_gpu_code_is_missed() -> None:
 
 def test_what_the_linker_puts_between_containers_is_no_damage() -> None:
     one = elf.container(elf.Image(kind=2, number=80))
-    found = read(elf.library((".nv_fatbin", one + bytes(-len(one) % 64) + one + bytes(8))))
+    found = read(elf.library((".nv_fatbin", one + bytes(-len(one) % 256) + one + bytes(8))))
     assert found.problems == ()
     assert [(image.target, image.count) for image in found.loadable.images] == [("sm_80", 2)]
 
